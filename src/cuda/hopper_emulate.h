@@ -675,6 +675,30 @@ template <class F, int COUNT> inline void product_columns_next(float (&d)[COUNT]
     emulate_issue({d, nullptr, a, b, true}, 2 * COUNT, false, emulate_is_bfloat<F>);
 }
 
+struct wide_product {
+    uint32_t low, high;
+};
+inline wide_product multiply_wide(uint32_t x, uint32_t y)
+{
+    const uint64_t xy = (uint64_t)x * y;
+    return {(uint32_t)xy, (uint32_t)(xy >> 32)};
+}
+inline void append_bit(uint32_t &bits, uint32_t x, uint32_t below)
+{
+    const uint64_t sum = (uint64_t)x + (0u - below);
+    bits = 2 * bits + (uint32_t)(sum >> 32);
+}
+inline uint32_t permute_bytes(uint32_t x, uint32_t y, uint32_t selector)
+{
+    const uint64_t all = (uint64_t)y << 32 | x;
+    uint32_t r = 0;
+    for (int n = 0; n < 4; n++) {
+        const uint32_t digit = selector >> 4 * n & 15, byte = all >> 8 * (digit & 7) & 255;
+        r |= (digit & 8 ? (byte & 128 ? 255u : 0u) : byte) << 8 * n;
+    }
+    return r;
+}
+
 inline float exp2_fast(float x)
 {
     return x < -126 ? 0 : exp2f(x);

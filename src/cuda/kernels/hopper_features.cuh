@@ -117,50 +117,50 @@ template <int N> VERB bool has_dead_keys(const uint8_t *live)
  * Philox gives the numbers of one query and four keys at once. */
 
 struct dropout_counter {
-    uint32_t key, query, h, b; /* key: g_j / 4 */
+    uint32_t h, b;
     uint64_t seed;
     uint32_t below;
 
-    /* Bit n: the weight of key 4 (key + keys) + n is kept. */
-    VERB uint32_t four(int keys, int queries) const
+    /* Philox 4x32-10: the numbers of keys 4 key to 4 key + 3. The compiler takes out of a loop what does not change in
+     * it, the seeds of the rounds among it. */
+    VERB void find(uint32_t (&x)[4], uint32_t key, uint32_t query) const
     {
-        uint32_t bits = 0;
+        uint32_t c0 = key, c1 = query, c2 = h, c3 = b, k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
 #pragma unroll
-        for (int n = 0; n < 4; n++) {
-            bits |= philox_word(key + (uint32_t)keys, query + (uint32_t)queries, h, b, seed, n) >= below ? 1u << n : 0u;
+        for (int round = 0; round < 10; round++) {
+            const wide_product p = multiply_wide(c0, 0xD2511F53u), q = multiply_wide(c2, 0xCD9E8D57u);
+            c0 = q.high ^ c1 ^ k0;
+            c1 = q.low;
+            c2 = p.high ^ c3 ^ k1;
+            c3 = p.low;
+            k0 += 0x9E3779B9u;
+            k1 += 0xBB67AE85u;
         }
-        return bits;
+        x[0] = c0;
+        x[1] = c1;
+        x[2] = c2;
+        x[3] = c3;
     }
 };
 
-/* Two lanes next to each other share four keys: each has made the numbers of one of their two rows. */
-VERB uint32_t exchange_rows(uint32_t mine)
-{
-    const uint32_t other = __shfl_xor_sync(~0u, mine, 1);
-    return threadIdx.x % 2 ? (mine & 0xccccccccu) | (other >> 2 & 0x33333333u)
-                           : (mine & 0x33333333u) | (other & 0x33333333u) << 2;
-}
-/* Four lanes have four keys as rows: lane s has made the numbers of all four for pair s of row and column; it gets
- * those of its own key for all pairs, a transposed matrix of 4 x 4 bits. */
-VERB uint32_t exchange_keys(uint32_t mine)
-{
-    const int s = (int)threadIdx.x / 4 % 4;
-    uint32_t other = __shfl_xor_sync(~0u, mine, 8);
-    mine = s & 2 ? (mine & 0xccccccccu) | (other >> 2 & 0x33333333u)
-                 : (mine & 0x33333333u) | (other & 0x33333333u) << 2;
-    other = __shfl_xor_sync(~0u, mine, 4);
-    return s & 1 ? (mine & 0xaaaaaaaau) | (other >> 1 & 0x55555555u)
-                 : (mine & 0x55555555u) | (other & 0x55555555u) << 1;
-}
-
-/* Which weights of a fragment are kept: bit n % 32 of word n / 32. */
+/* Which weights of a fragment are kept. A word has a byte for each of the four elements of eight columns, the first
+ * columns in the highest bits. */
 template <bool KEYS, int COUNT> struct kept_weights {
     static constexpr int WORDS = (COUNT + 31) / 32;
     uint32_t bits[WORDS];
 
+    static constexpr VERB int bit_of(int n)
+    {
+        return n % 4 * 8 + 7 - n / 4 % 8;
+    }
     VERB bool operator[](int n) const
     {
-        return bits[n / 32] >> n % 32 & 1;
+        return bits[n / 32] >> bit_of(n) & 1;
+    }
+    /* Of elements n and n + 1, n even, as halves of a word: all bits of what is kept. */
+    VERB uint32_t halves(int n) const
+    {
+        return permute_bytes(bits[n / 32] << n / 4 % 8, 0, n % 4 == 0 ? SIGNS_0_1 : SIGNS_2_3);
     }
     VERB void find(const agi_cuda_params &p, const fragment_place &at)
     {
@@ -171,32 +171,58 @@ template <bool KEYS, int COUNT> struct kept_weights {
         c.h = (uint32_t)(at.h + p.head_offset);
         c.b = (uint32_t)(at.s.b + p.a.batch_offset);
         c.below = (uint32_t)p.drop_below;
-        c.query = (uint32_t)(uint64_t)(query + at.s.shift);
-        c.key = (uint32_t)(g >> 2);
         if (at.s.k_shift % 4 == 0) {
-            find_together(c);
+            find_together(c, (uint32_t)(g >> 2), (uint32_t)(uint64_t)(query + at.s.shift));
         } else {
-            find_alone(c, g);
+            find_alone(c, g, (uint32_t)(uint64_t)(query + at.s.shift));
         }
     }
-    VERB void find_together(const dropout_counter &c)
+
+private:
+    enum { SIGNS_0_1 = 0x9988, SIGNS_2_3 = 0xbbaa }; /* twice each: the sign of a byte */
+
+    /* Each lane has made the numbers of four keys and one query: two lanes share them if rows are queries, four if they
+     * are keys. Key 4 key + n is byte n of what it has made. */
+    VERB void find_together(const dropout_counter &c, uint32_t key, uint32_t query)
     {
         const int lane = (int)threadIdx.x % 32, s = lane / 4 % 4;
 #pragma unroll
         for (int word = 0; word < WORDS; word++) {
-            uint32_t made = 0;
-#pragma unroll 2
-            for (int m = 0; m < (COUNT - 32 * word < 32 ? (COUNT - 32 * word) / 4 : 8); m++) {
-                const int tile = 8 * word + m; /* of eight columns */
-                const uint32_t four = KEYS ? c.four(2 * (s / 2), 8 * tile + lane % 4 * 2 + s % 2)
-                                           : c.four(2 * tile + lane % 4 / 2, 8 * (lane % 2));
-                made |= four << 4 * m;
+            const int eights = COUNT - 32 * word < 32 ? COUNT / 4 - 8 * word : 8;
+            uint32_t made[4] = {};
+#pragma unroll (KEYS ? 1 : 2)
+            for (int m = 0; m < eights; m++) {
+                const int eight = 8 * word + m; /* of columns */
+                uint32_t x[4];
+                if (KEYS) {
+                    c.find(x, key + (uint32_t)(s / 2 * 2), query + (uint32_t)(8 * eight + lane % 4 * 2 + s % 2));
+                } else {
+                    c.find(x, key + (uint32_t)(2 * eight + lane % 4 / 2), query + (uint32_t)(lane % 2 * 8));
+                }
+#pragma unroll
+                for (int n = 0; n < 4; n++) {
+                    append_bit(made[n], x[n], c.below);
+                }
             }
-            bits[word] = KEYS ? exchange_keys(made) : exchange_rows(made);
+            const uint32_t low = made[0] | made[1] << 8, high = made[2] | made[3] << 8;
+            const uint32_t all = (low | high << 16) << (8 - eights);
+            bits[word] = c.below == 0 ? ~0u : KEYS ? exchange_keys(all) : exchange_rows(all);
         }
     }
+    /* Two lanes next to each other share four keys: each has made the numbers of one of their two rows. */
+    static VERB uint32_t exchange_rows(uint32_t mine)
+    {
+        return permute_bytes(mine, __shfl_xor_sync(~0u, mine, 1), threadIdx.x % 2 ? 0x3276 : 0x5410);
+    }
+    /* Four lanes have four keys as rows: lane s has made the numbers of all four for pair s of row and column; it gets
+     * those of its own key for all pairs, a transposed matrix of 4 x 4 bytes. */
+    static VERB uint32_t exchange_keys(uint32_t mine)
+    {
+        const uint32_t half = permute_bytes(mine, __shfl_xor_sync(~0u, mine, 8), threadIdx.x & 8 ? 0x3276 : 0x5410);
+        return permute_bytes(half, __shfl_xor_sync(~0u, half, 4), threadIdx.x & 4 ? 0x3715 : 0x6240);
+    }
     /* Positions of keys that do not begin at a multiple of four. */
-    VERB void find_alone(const dropout_counter &c, uint64_t g)
+    VERB void find_alone(const dropout_counter &c, uint64_t g, uint32_t query)
     {
 #pragma unroll
         for (int word = 0; word < WORDS; word++) {
@@ -205,9 +231,10 @@ template <bool KEYS, int COUNT> struct kept_weights {
             for (int n = 32 * word; n < COUNT && n < 32 * word + 32; n++) {
                 const int row = n / 2 % 2 * 8, column = fragment_column(n);
                 const uint64_t key = g + (uint64_t)(KEYS ? row : column);
-                const uint32_t x = philox_word((uint32_t)(key >> 2), c.query + (uint32_t)(KEYS ? column : row), c.h,
-                                               c.b, c.seed, (int)(key & 3));
-                bits[word] |= x >= c.below ? 1u << n % 32 : 0u;
+                uint32_t x[4];
+                c.find(x, (uint32_t)(key >> 2), query + (uint32_t)(KEYS ? column : row));
+                const uint32_t two = key & 2 ? (key & 1 ? x[3] : x[2]) : (key & 1 ? x[1] : x[0]);
+                bits[word] |= two >= c.below ? 1u << bit_of(n) : 0u;
             }
         }
     }

@@ -513,7 +513,7 @@ template <class T> struct forward_consumer {
             add_weights();
 #pragma unroll
             for (int i = 0; i < T::N / 4; i++) {
-                P[i] &= (kept[2 * i] ? 0xffffu : 0) | (kept[2 * i + 1] ? 0xffff0000u : 0);
+                P[i] &= kept.halves(2 * i);
             }
         }
     }

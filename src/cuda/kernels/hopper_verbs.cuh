@@ -503,6 +503,35 @@ template <class F, int COUNT> VERB void product_columns_next(float (&d)[COUNT], 
     }
 }
 
+/* ---- Integers ---- */
+
+struct wide_product {
+    uint32_t low, high;
+};
+VERB wide_product multiply_wide(uint32_t x, uint32_t y)
+{
+    wide_product p;
+    asm("{\n.reg .b64 xy;\nmul.wide.u32 xy, %2, %3;\nmov.b64 {%0, %1}, xy;\n}"
+        : "=r"(p.low), "=r"(p.high)
+        : "r"(x), "r"(y));
+    return p;
+}
+/* bits = 2 bits + (x >= below); below is not 0. */
+VERB void append_bit(uint32_t &bits, uint32_t x, uint32_t below)
+{
+    asm("{\n.reg .b32 rest;\nadd.cc.u32 rest, %1, %2;\naddc.u32 %0, %0, %0;\n}"
+        : "+r"(bits)
+        : "r"(x), "r"(0u - below));
+}
+/* Byte n of the result: that of the eight of x and y which digit n of the selector, a hexadecimal number, says; 8 more:
+ * eight times its highest bit. */
+VERB uint32_t permute_bytes(uint32_t x, uint32_t y, uint32_t selector)
+{
+    uint32_t r;
+    asm("prmt.b32 %0, %1, %2, %3;" : "=r"(r) : "r"(x), "r"(y), "r"(selector));
+    return r;
+}
+
 /* ---- 2^x within 2^-22 of itself; below 2^-126 it is 0 ---- */
 
 VERB float exp2_fast(float x)
