@@ -257,16 +257,20 @@ enum { AGI_HOPPER_PLACE = 128 };
                         AGI_HOPPER_DBIAS_NOTE))
 
 /* Of vjp in one kernel: K and V of 128 keys, two tiles of Q and dO, twice dS, buffers of dQ, L, D and the rest of L of
- * two tiles, the barriers and two walks. Shared memory begins at a multiple of 16. */
-enum { AGI_HOPPER_RING_KEYS = 128, AGI_HOPPER_RING_WALK = 152 }; /* keys of a block; bytes of a walk */
+ * two tiles, the barriers, two walks and the notes of two steps. At head sizes above 64 that is all there is, 227 KB.
+ * Shared memory begins at a multiple of 16. */
+enum {
+    AGI_HOPPER_RING_KEYS = 128, /* of a block */
+    AGI_HOPPER_RING_WALK = 144, /* bytes of a walk, of a note */
+    AGI_HOPPER_RING_NOTE = 12
+};
 #define AGI_HOPPER_RING_STAGED(D) ((D) == 128 ? 2 : 1)
 #define AGI_HOPPER_RING_SHARED(D, CONSUMERS, N, STAGES)                                                      \
     (1008 + 4 * 128 * (D) + 8 * (N) * (D) + 4 * 128 * (N) + AGI_HOPPER_RING_STAGED(D) * 4 * (N) * (D) +      \
-     24 * (N) + 120 + AGI_HOPPER_RING_STAGED(D) * 48 + 2 * AGI_HOPPER_RING_WALK)
+     24 * (N) + 120 + AGI_HOPPER_RING_STAGED(D) * 48 + 2 * AGI_HOPPER_RING_WALK + 2 * AGI_HOPPER_RING_NOTE)
 
 /* Of vjp_jvp in one kernel: K, tK, V, tV of 128 keys, two tiles of Q, tQ, dO, tdO, dZ and tdZ, at head size 64 twice,
  * one tile of tdQ, four numbers for each query of two tiles, the barriers, two walks and the notes of two steps. */
-enum { AGI_HOPPER_RING_NOTE = 16 }; /* bytes of a note */
 #define AGI_HOPPER_SECOND_SCORES(D) ((D) == 128 ? 1 : 2)
 #define AGI_HOPPER_SECOND_RING_SHARED(D, CONSUMERS, N, STAGES)                                               \
     (1024 + 8 * 128 * (D) + 16 * (N) * (D) + AGI_HOPPER_SECOND_SCORES(D) * 4 * 128 * (N) + 4 * (N) * (D) +   \

@@ -250,38 +250,6 @@ template <class T, bool KEYS> struct seen_walk : owner_walk<T, KEYS> {
 
 /* ---- The producer ---- */
 
-/* COUNT matrices of a side, from the FIRST on, as the copy engine finds them; f: what box_copy asks for. */
-template <class T, int FIRST, int COUNT, class Call> struct side_copy {
-    const Call &f;
-    bool keys;
-    box_place places[COUNT];
-    int channels[COUNT]; /* of a matrix that the call lacks: behind the last one, where boxes are zero */
-
-    VERB side_copy(const Call &call, const sequence &s, bool of_keys) : f(call), keys(of_keys)
-    {
-#pragma unroll
-        for (int i = 0; i < COUNT; i++) {
-            const agi_cuda_matrix &m = f.p.m[operand_of(f, keys, FIRST + i)];
-            places[i] = place_of(m, s, keys);
-            channels[i] = m.data == nullptr ? T::D : 0;
-        }
-    }
-    /* A box of 64 channels of matrix FIRST + i. */
-    VERB void load(uint32_t to, uint32_t full, int i, int box, int row, int head) const
-    {
-        box_load(to, map_of(f, keys, FIRST + i), full, channels[i] + box * 64, places[i].row + row, head,
-                 places[i].batch);
-    }
-    /* All boxes of a tile of each matrix. */
-    VERB void load_tiles(uint32_t to, uint32_t full, int row, int head) const
-    {
-#pragma unroll
-        for (int i = 0; i < COUNT * T::BOXES; i++) {
-            load(to + i * T::BOX, full, i / T::BOXES, i % T::BOXES, row, head);
-        }
-    }
-};
-
 template <class T, bool KEYS, int MATRICES, class Memory, class Call>
 VERB void copy_own(const Call &f, const owner_block<T, KEYS> &at, const Memory &memory)
 {

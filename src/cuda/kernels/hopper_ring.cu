@@ -3,10 +3,10 @@
  *
  *     S^T = K Q^T, dP^T = V dO^T    dV += P^T dO, dK += dS^T Q    dQ of the tile += dS K, over all blocks
  *
- * Warpgroup 0: thread 0 copies; two more threads each pass one half of the tiles of dQ on to the next block
- * (hopper_ring_copies.cuh; hopper_walk.cuh says who comes after whom). Two warpgroups compute, 64 keys each; dS goes
- * through shared memory to become the first operand of dQ, of which each warpgroup has one half: 64 channels at head
- * size 128, 64 queries at 64.
+ * Warpgroup 0: thread 0 copies, and notes down what each step is; two more threads each pass one half of the tiles of
+ * dQ on to the next block (hopper_ring_copies.cuh; hopper_walk.cuh says who comes after whom). Two warpgroups compute,
+ * 64 keys each; dS goes through shared memory to become the first operand of dQ, of which each warpgroup has one half:
+ * 64 channels at head size 128, 64 queries at 64.
  *
  * hopper_statistics comes before it: L and D per query, no passes yet, and zeros in tiles of dQ that nobody visits. */
 #include "cuda/kernels/hopper_results.cuh"
@@ -33,30 +33,44 @@ template <class T> struct ring_consumer {
 
     const agi_hopper_ring &f;
     const M &memory;
-    const int w, lane, in_group; /* the warpgroup; the thread in its warp and in its warpgroup */
-    int n = 0;                   /* tiles of queries so far */
-    uint32_t fetches = 0;        /* a bit per buffer: the parity of the next sum that is fetched into it */
+    const int w;    /* the warpgroup */
+    uint32_t n = 0; /* tiles of queries so far */
     float S[T::N / 2], dP[T::N / 2], dK[T::D / 2], dV[T::D / 2], dQ[32];
     uint32_t P[T::N / 4], dS[T::N / 4];
     kept_weights<true, T::N / 2> kept;
 
     VERB ring_consumer(const agi_hopper_ring &call, const M &shared)
-        : f(call), memory(shared), w(uniform((int)threadIdx.x / 128 - 1)), lane((int)threadIdx.x % 32),
-          in_group((int)threadIdx.x % 128)
+        : f(call), memory(shared), w(uniform((int)threadIdx.x / 128 - 1))
     {
     }
-    /* The thread's first key, the other is 8 further; the first query of its pairs of columns. */
+    /* The thread among those that compute, in its warp and in its warpgroup, found where they are needed: registers are
+     * few. */
+    VERB static uint32_t thread_id()
+    {
+        return (uint32_t)here((int)threadIdx.x) - 128;
+    }
+    VERB static int lane()
+    {
+        return (int)(thread_id() % 32);
+    }
+    VERB static int in_group()
+    {
+        return (int)(thread_id() % 128);
+    }
+    /* The thread's first key, the other is 8 further. */
     VERB int key(const key_walk<T> &at) const
     {
-        return at.row + w * 64 + in_group / 32 * 16 + lane / 4;
+        const uint32_t i = thread_id();
+        return at.row + (int)(i / 32 * 16 + i % 32 / 4);
     }
-    VERB int query(int m) const
+    /* The first query of its pairs of columns; row: the first of the tile. */
+    VERB int query(int row) const
     {
-        return m * T::N + lane % 4 * 2;
+        return row + lane() % 4 * 2;
     }
-    VERB fragment_place place(const key_walk<T> &at, int h, int m) const
+    VERB fragment_place place(const key_walk<T> &at) const
     {
-        return {at.s, h, key(at), m * T::N};
+        return {at.s, memory.note(n).head, key(at), memory.note(n).row};
     }
 
     /* ---- Products ---- */
@@ -103,7 +117,8 @@ template <class T> struct ring_consumer {
     template <class Function>
     VERB void clear_rows(uint32_t matrix, uint32_t box, int rows, int first, int end, Function is_dead) const
     {
-        for (int i = in_group; i < rows * T::BOXES * 8; i += 128) {
+#pragma unroll 1
+        for (int i = in_group(); i < rows * T::BOXES * 8; i += 128) {
             clear_chunk(matrix, box, rows, HIDES && is_dead(i / 8 % rows) ? rows : first, end, i);
         }
     }
@@ -132,39 +147,38 @@ template <class T> struct ring_consumer {
         bool any = false;
 #pragma unroll
         for (int r = 0; r < T::N; r += 32) {
-            any |= is_blind(r + lane);
+            any |= is_blind(r + lane());
         }
         return __any_sync(~0u, any);
     }
     /* Queries that see no key of the block. */
-    VERB void clear_tile(const key_walk<T> &at, int m) const
+    VERB void clear_tile(const key_walk<T> &at) const
     {
-        const int first = at.from - m * T::N, end = at.to - m * T::N;
+        const int row = memory.note(n).row, first = at.from - row, end = at.to - row;
         const auto is_dead = [&](int r) { return is_blind(r); };
-        if (first > 0 || end < T::N || (HIDES && has_blind_queries())) {
-            memory.d_o.wait(n);
-            clear_rows(memory.q.tile(n), T::BOX, T::N, first, end, is_dead);
-            clear_rows(memory.d_o.tile(n), T::BOX, T::N, first, end, is_dead);
-            shared_fence();
-            named_sync(WARPGROUP + w, 128);
-        }
+        memory.d_o.wait(n);
+        clear_rows(memory.q.tile(n), T::BOX, T::N, first, end, is_dead);
+        clear_rows(memory.d_o.tile(n), T::BOX, T::N, first, end, is_dead);
+        shared_fence();
+        named_sync(WARPGROUP + w, 128);
     }
 
     /* ---- Weights ---- */
 
-    /* Two numbers of the thread's columns 8 j and 8 j + 1 of a tile. */
-    VERB float2 of_columns(uint32_t stats, int j) const
+    /* A number of the two queries of columns 8 j + 2 (lane % 4); of_lane: 8 (lane % 4). */
+    VERB static float2 of_columns(uint32_t stats, int j, uint32_t of_lane)
     {
-        return shared_load_2(stats + (8 * j + lane % 4 * 2) * 4);
+        return shared_load_2(stats + 32 * j + of_lane);
     }
     /* P in the place of S. */
     VERB void make_weights()
     {
         const float rate = SCALED ? LOG2_E : f.scale_log2;
+        const uint32_t of_lane = lane() % 4 * 8;
 #pragma unroll
         for (int j = 0; j < T::N / 8; j++) {
-            const float2 L = of_columns(memory.lse(n), j);
-            const float2 rest = HAS_BIAS ? of_columns(memory.lse_rest(n), j) : float2{};
+            const float2 L = of_columns(memory.lse(n), j, of_lane);
+            const float2 rest = HAS_BIAS ? of_columns(memory.lse_rest(n), j, of_lane) : float2{};
 #pragma unroll
             for (int i = 0; i < 4; i++) {
                 float &x = S[4 * j + i];
@@ -177,8 +191,8 @@ template <class T> struct ring_consumer {
     /* S + bias, of which the copy engine has brought the tile: rows are queries, 128 bytes of 64 keys. */
     VERB void add_bias_tile()
     {
-        const int matrix = lane / 8, chunk = in_group / 32 * 2 + matrix % 2;
-        const uint32_t rows = (matrix / 2 * 8 + lane % 8) * 128 + ((chunk ^ (lane % 8)) << 4);
+        const uint32_t i = thread_id() % 128, matrix = i % 32 / 8, chunk = i / 32 * 2 + matrix % 2;
+        const uint32_t rows = (matrix / 2 * 8 + i % 8) * 128 + ((chunk ^ i % 8) << 4);
 #pragma unroll
         for (int j = 0; j < T::N / 8; j += 2) {
             uint32_t pairs[4];
@@ -192,17 +206,17 @@ template <class T> struct ring_consumer {
         }
     }
     /* What is added to scores. */
-    VERB void add_terms(const key_walk<T> &at, int h, int m)
+    VERB void add_terms(const key_walk<T> &at)
     {
         if (HAS_BIAS && f.bias_in_boxes) {
             add_bias_tile();
-            add_features<F, T::FEATURES & ~AGI_HAS_BIAS, true>(S, f.p, f.x, place(at, h, m));
+            add_features<F, T::FEATURES & ~AGI_HAS_BIAS, true>(S, f.p, f.x, place(at));
         } else {
-            add_features<F, T::FEATURES, true>(S, f.p, f.x, place(at, h, m));
+            add_features<F, T::FEATURES, true>(S, f.p, f.x, place(at));
         }
     }
     /* The scores' features, then P in the place of S, 0 where a pair is hidden. */
-    VERB void make_all_weights(const key_walk<T> &at, int h, int m, bool edge)
+    VERB void make_all_weights(const key_walk<T> &at, bool edge)
     {
         if constexpr (SCALED) {
             const float scale = (float)f.p.scale;
@@ -211,10 +225,10 @@ template <class T> struct ring_consumer {
                 S[i] = mul_rn(S[i], scale);
             }
         }
-        add_terms(at, h, m);
+        add_terms(at);
         make_weights();
         if (edge) {
-            hide_pairs(*this, at, m, S);
+            hide_pairs(*this, at, memory.note(n).row, S);
         }
         pack(P, S);
         if constexpr (DROPS) {
@@ -225,12 +239,13 @@ template <class T> struct ring_consumer {
         }
     }
     /* With a softcap: P packed, and P o phi' in the place of S. */
-    VERB void make_capped_weights(const key_walk<T> &at, int m, bool edge)
+    VERB void make_capped_weights(const key_walk<T> &at, bool edge)
     {
         const float scale = (float)f.p.scale;
+        const uint32_t of_lane = lane() % 4 * 8;
 #pragma unroll
         for (int j = 0; j < T::N / 8; j++) {
-            const float2 L = of_columns(memory.lse(n), j);
+            const float2 L = of_columns(memory.lse(n), j, of_lane);
             float weights[4];
 #pragma unroll
             for (int i = 0; i < 4; i++) {
@@ -243,17 +258,19 @@ template <class T> struct ring_consumer {
             P[2 * j + 1] = F::pack(weights[2], weights[3]);
         }
         if (edge) {
-            hide_pairs(*this, at, m, S);
-            each_hidden(*this, at, m, [&](int i) { P[i / 2] &= i % 2 == 0 ? 0xffff0000u : 0xffffu; });
+            const int row = memory.note(n).row;
+            hide_pairs(*this, at, row, S);
+            each_hidden(*this, at, row, [&](int i) { P[i / 2] &= i % 2 == 0 ? 0xffff0000u : 0xffffu; });
         }
     }
     /* dS = P o phi' o (M o dP - D) in the place of dP, without the scale; M: what dropout multiplies weights with. */
     VERB void make_gradients()
     {
         constexpr float LOWER = F::RAISED ? 0x1p-14f : 1;
+        const uint32_t of_lane = lane() % 4 * 8;
 #pragma unroll
         for (int j = 0; j < T::N / 8; j++) {
-            const float2 D = of_columns(memory.delta(n), j);
+            const float2 D = of_columns(memory.delta(n), j, of_lane);
 #pragma unroll
             for (int i = 4 * j; i < 4 * j + 4; i++) {
                 const float x = !DROPS ? dP[i] : kept[i] ? dP[i] * f.x.inverse_keep : 0;
@@ -272,12 +289,13 @@ template <class T> struct ring_consumer {
     /* dS as rows of keys: boxes of 64 queries. */
     VERB void put_scores() const
     {
-        const int matrix = lane / 8, r = w * 64 + in_group / 32 * 16 + lane % 8 + matrix % 2 * 8;
-        const uint32_t row = memory.scores_of(n) + r * 128 + ((matrix / 2 ^ (r % 8)) << 4); /* with its first chunk */
+        const uint32_t i = thread_id(), matrix = i % 32 / 8, r = i / 32 * 16 + i % 8 + matrix % 2 * 8;
+        const uint32_t row =
+            memory.scores_of(n) + r * 128 + ((matrix / 2 ^ r % 8) << 4); /* with its first chunk */
 #pragma unroll
         for (int c = 0; c < T::N / 8; c += 2) {
-            store_matrices((row ^ (uint32_t)(c % 8 << 4)) + c / 8 * 16384, dS[2 * c], dS[2 * c + 1], dS[2 * c + 2],
-                           dS[2 * c + 3]);
+            store_matrices((row ^ (uint32_t)(c % 8 << 4)) + c / 8 * 16384, dS[2 * c], dS[2 * c + 1],
+                           dS[2 * c + 2], dS[2 * c + 3]);
         }
         shared_fence();
     }
@@ -287,42 +305,44 @@ template <class T> struct ring_consumer {
     VERB void arrive(uint32_t barrier) const
     {
         __syncwarp();
-        if (lane == 0) {
+        if (lane() == 0) {
             barrier_arrive(barrier);
         }
     }
     /* Where the thread's numbers of a half are: in the order of its registers. */
     VERB uint32_t staged() const
     {
-        return memory.half(n, w) + in_group * 16;
+        return memory.half(n, w) + in_group() * 16;
     }
     VERB void leave_dq() const
     {
         memory.wait_empty(n, w);
+        const uint32_t to = staged();
 #pragma unroll
         for (int j = 0; j < 8; j++) {
-            shared_store_4(staged() + j * 2048, dQ, 4 * j);
+            shared_store_4(to + j * 2048, dQ, 4 * j);
         }
         shared_fence();
         arrive(memory.done(n, w));
     }
-    VERB void add_others()
+    VERB void add_others(uint32_t flags)
     {
-        const uint32_t buffer = n % M::STAGED;
-        barrier_wait(memory.fetched(n, w), fetches >> buffer & 1);
-        fetches ^= 1u << buffer;
+        barrier_wait(memory.fetched(n, w), flags & ring_note::ODD ? 1 : 0);
+        const uint32_t from = staged();
 #pragma unroll
         for (int j = 0; j < 8; j++) {
-            shared_add_4(dQ, 4 * j, staged() + j * 2048);
+            shared_add_4(dQ, 4 * j, from + j * 2048);
         }
     }
-    VERB void store_dq(const key_walk<T> &at, int h, int m)
+    VERB void store_dq(const key_walk<T> &at)
     {
         const ag_tensor &t = f.p.a.dq;
-        const int queries = m * T::N + (T::D == 64 ? w * 64 : 0) + in_group / 32 * 16;
+        const int thread = in_group(), head = memory.note(n).head;
+        const int queries = memory.note(n).row + (T::D == 64 ? w * 64 : 0) + thread / 32 * 16;
         const int channels = T::D == 64 ? 0 : w * 64;
-        const int rows = (f.p.flags & AG_PACKED ? at.s.n_q : (int)f.p.Nq) - queries, width = f.p.Dk - channels;
-        const int64_t place = element_at(t, at.s.view, h, at.s.q0 + queries) + channels * t.strides[3];
+        const int rows = (f.p.flags & AG_PACKED ? at.s.n_q : (int)f.p.Nq) - queries,
+                  width = f.p.Dk - channels;
+        const int64_t place = element_at(t, at.s.view, head, at.s.q0 + queries) + channels * t.strides[3];
         const float scale = (float)f.p.scale;
 #pragma unroll
         for (int i = 0; i < 32; i++) {
@@ -330,61 +350,67 @@ template <class T> struct ring_consumer {
         }
         if (!f.dq_in_pairs) {
             named_sync(WARPGROUP + w, 128); /* all have read what they share the buffer with */
-            const warp_rows<64> all = {memory.half(n, w) + in_group / 32 * 4096};
+            const warp_rows<64> all = {memory.half(n, w) + thread / 32 * 4096};
             all.put(dQ);
-            all.store({&t, f.p.grad_dtype, (f.p.a.accumulate & AG_ACC_DQ) != 0}, place, rows, min(width, 64), false);
+            all.store({&t, f.p.grad_dtype, (f.p.a.accumulate & AG_ACC_DQ) != 0}, place, rows, min(width, 64),
+                      false);
             return;
         }
-        uint16_t *const to = (uint16_t *)t.data + place + lane / 4 * t.strides[2] + lane % 4 * 2;
+        const int row = thread % 32 / 4, channel = thread % 4 * 2;
+        uint16_t *const to = (uint16_t *)t.data + place + row * t.strides[2] + channel;
 #pragma unroll
         for (int i = 0; i < 16; i++) {
             const int half = i % 2, c = i / 2 * 8;
-            if (lane / 4 + 8 * half < rows && c + lane % 4 * 2 < width) {
+            if (row + 8 * half < rows && c + channel < width) {
                 *(uint32_t *)(to + 8 * half * t.strides[2] + c) = F::pack(dQ[2 * i], dQ[2 * i + 1]);
             }
         }
     }
-    VERB void pass_dq(const key_walk<T> &at, int h, int m, bool last)
+    VERB void pass_dq(const key_walk<T> &at, uint32_t flags)
     {
-        if (!last) {
+        if (!(flags & ring_note::LAST)) {
             leave_dq();
             return;
         }
-        if (at.is_alone(m)) {
+        if (flags & ring_note::ALONE) {
             memory.wait_empty(n, w);
         } else {
-            add_others();
+            add_others(flags);
         }
-        store_dq(at, h, m);
+        store_dq(at);
         arrive(memory.done(n, w));
     }
 
     /* ---- The walk ---- */
 
-    VERB void step(const key_walk<T> &at, int h, int m, bool last)
+    /* Is there another one? */
+    VERB bool step(const key_walk<T> &at)
     {
         memory.q.wait(n);
-        clear_tile(at, m);
+        const uint32_t flags = uniform((int)memory.note(n).flags);
+        const bool edge = flags >> w & ring_note::EDGE;
+        if (flags & ring_note::UNSEEN || (HIDES && has_blind_queries())) {
+            clear_tile(at);
+        }
         products_begin();
         start_scores(S, 0, memory.q.tile(n));
         memory.d_o.wait(n);
         start_scores(dP, 1, memory.d_o.tile(n));
-        const bool edge = is_edge<T>(at.s, at.row + w * 64, m * T::N);
         if constexpr (DROPS) {
-            kept.find(f.p, place(at, h, m));
+            kept.find(f.p, place(at));
         }
         products_wait<1>();
         hold(S);
         if constexpr (CAPPED) {
-            make_capped_weights(at, m, edge);
+            make_capped_weights(at, edge);
         } else {
-            make_all_weights(at, h, m, edge);
+            make_all_weights(at, edge);
         }
         products_wait<0>();
         hold(dP);
         make_gradients();
         if (edge) {
-            hide_pairs(*this, at, m, dP);
+            hide_pairs(*this, at, memory.note(n).row, dP);
         }
         pack(dS, dP);
         if (HAS_BIAS && f.bias_in_boxes) {
@@ -405,30 +431,21 @@ template <class T> struct ring_consumer {
         hold(dQ);
         hold(dV);
         memory.d_o.release(n);
-        pass_dq(at, h, m, last);
+        pass_dq(at, memory.note(n).flags);
         products_wait<0>();
         hold(dK);
+        const bool more = memory.note(n).flags & ring_note::MORE;
         memory.q.release(n);
         n++;
-    }
-    VERB void walk(const key_walk<T> &at)
-    {
-        clear_own(at);
-#pragma unroll 1
-        for (int h = at.head; h < at.head + at.heads; h++) {
-#pragma unroll 1
-            for (int c = 0; c < at.tiles; c++) {
-                step(at, h, at.tile(c), at.is_last(c));
-            }
-        }
+        return more;
     }
 
     /* ---- Results ---- */
 
-    VERB void store_by_rows(const key_walk<T> &at, const ag_tensor &t, uint32_t bit, const float (&x)[T::D / 2],
-                            int width) const
+    VERB void store_by_rows(const key_walk<T> &at, const ag_tensor &t, uint32_t bit,
+                            const float (&x)[T::D / 2], int width) const
     {
-        const int warp = (int)threadIdx.x / 32 - 4, first = key(at) - lane / 4;
+        const int warp = (int)(thread_id() / 32), first = key(at) - lane() / 4;
         const warp_rows<T::D> rows = {memory.own + warp * 16 * T::D * 4};
         const int of_tensor = f.p.flags & AG_PACKED ? at.s.n_k : (int)f.p.Nk;
         rows.put(x);
@@ -443,13 +460,13 @@ template <class T> struct ring_consumer {
         put_boxes<F, T::D>(slab, 2 * T::SLAB, x);
         shared_fence();
         named_sync(WARPGROUP + w, 128);
-        for (int box = 0; box < T::BOXES && in_group == 0; box++) {
+        for (int box = 0; box < T::BOXES && in_group() == 0; box++) {
             box_store(map, slab + box * 2 * T::SLAB, box * 64, (int)at.s.k0 + at.row + w * 64, at.kv_head,
                       (int)at.s.view);
         }
     }
-    VERB void store(const key_walk<T> &at, const ag_tensor &t, uint32_t bit, const agi_cuda_tensor_map &map, bool boxes,
-                    int matrix, const float (&x)[T::D / 2], int width) const
+    VERB void store(const key_walk<T> &at, const ag_tensor &t, uint32_t bit, const agi_cuda_tensor_map &map,
+                    bool boxes, int matrix, const float (&x)[T::D / 2], int width) const
     {
         if (t.data == nullptr) {
             return;
@@ -462,26 +479,28 @@ template <class T> struct ring_consumer {
     }
     VERB void finish(const key_walk<T> &at)
     {
-        const float scale = (float)f.p.scale, lower = (F::RAISED ? 0x1p-14f : 1) * (DROPS ? f.x.inverse_keep : 1);
+        const float scale = (float)f.p.scale,
+                    lower = (F::RAISED ? 0x1p-14f : 1) * (DROPS ? f.x.inverse_keep : 1);
         /* Behind the end of a packed sequence the next one begins. */
+        const int j = key(at);
         const bool cut = f.p.flags & AG_PACKED && at.row + KEYS_OF_BLOCK > at.s.n_k;
 #pragma unroll
         for (int i = 0; i < T::D / 2; i++) {
-            const bool there = key(at) + i / 2 % 2 * 8 < at.s.n_k;
+            const bool there = j + i / 2 % 2 * 8 < at.s.n_k;
             dK[i] = there ? dK[i] * scale : 0;
             dV[i] = there ? dV[i] * lower : 0;
         }
         named_sync(BOTH, 256); /* nobody needs the own matrices any more */
         store(at, f.p.a.dk, AG_ACC_DK, f.dk, f.dk_in_boxes && !cut, 0, dK, f.p.Dk);
         if (cut || !f.dk_in_boxes || !f.dv_in_boxes) { /* rows take the place of both matrices */
-            if (in_group == 0) {
+            if (in_group() == 0) {
                 box_store_wait();
             }
             named_sync(BOTH, 256);
         }
         store(at, f.p.a.dv, AG_ACC_DV, f.dv, f.dv_in_boxes && !cut, 1, dV, f.p.Dv);
         named_sync(WARPGROUP + w, 128);
-        if (in_group == 0) {
+        if (in_group() == 0) {
             box_store_wait();
             barrier_arrive(memory.own_empty);
         }
@@ -501,10 +520,14 @@ template <class T> struct ring_consumer {
             }
             barrier_wait(memory.own_full, k % 2);
             if (at.tiles > 0) {
-                walk(at);
+                clear_own(at);
+            }
+#pragma unroll 1
+            for (bool more = at.tiles > 0; more;) {
+                more = step(at);
             }
             finish(at);
-            if (in_group == 0) {
+            if (in_group() == 0) {
                 memory.done_with(k);
             }
         }

@@ -13,22 +13,16 @@ VERB void clear_chunk(uint32_t matrix, uint32_t box, int rows, int first, int en
     }
 }
 
-/* Does some of the 64 keys from j on not see some query of the tile from i on? */
-template <class T> VERB bool is_edge(const sequence &s, int j, int i)
-{
-    return j - (i + T::N - 1) < s.low || j + 63 - i > s.high || j + 64 > s.n_k || i + T::N > s.n_q;
-}
-
-/* Calls f(element) for each hidden pair. Consumer has key(at), the thread's first key, and query(tile), the query of its
- * first number. */
+/* Calls f(element) for each hidden pair of the tile of queries from `row` on. Consumer has key(at), the thread's first
+ * key, and query(row), the query of its first number. */
 template <class Consumer, class T, class Function>
-VERB void each_hidden(const Consumer &c, const key_walk<T> &at, int tile, Function f)
+VERB void each_hidden(const Consumer &c, const key_walk<T> &at, int row, Function f)
 {
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         const int j = c.key(at) + 8 * half;
-        const int first = j - at.s.high - c.query(tile);
-        const int end = j < at.s.n_k ? min(j - at.s.low + 1, at.s.n_q) - c.query(tile) : -FAR;
+        const int first = j - at.s.high - c.query(row);
+        const int end = j < at.s.n_k ? min(j - at.s.low + 1, at.s.n_q) - c.query(row) : -FAR;
 #pragma unroll
         for (int i = 0; i < T::N / 4; i++) {
             const int column = i / 2 * 8 + i % 2;
@@ -41,7 +35,7 @@ VERB void each_hidden(const Consumer &c, const key_walk<T> &at, int tile, Functi
 
 /* x = 0 where a pair is hidden. */
 template <class Consumer, class T>
-VERB void hide_pairs(const Consumer &c, const key_walk<T> &at, int tile, float (&x)[T::N / 2])
+VERB void hide_pairs(const Consumer &c, const key_walk<T> &at, int row, float (&x)[T::N / 2])
 {
-    each_hidden(c, at, tile, [&](int i) { x[i] = 0; });
+    each_hidden(c, at, row, [&](int i) { x[i] = 0; });
 }

@@ -28,7 +28,7 @@ template <class T> struct second_ring_consumer {
     const agi_hopper_second_ring &f;
     const M &memory;
     const int w;                 /* the warpgroup */
-    int n = 0;                   /* tiles of queries so far */
+    uint32_t n = 0;              /* tiles of queries so far */
     score_tile Z, tZ, dP, tdP;   /* then P, tP, dZ, tdZ; the latter two without the scale */
     uint32_t weights[4][T::N / 4]; /* P, tP, dZ, tdZ as operands */
     float tdK[T::D / 2], tdV[T::D / 2], tdQ[16];
@@ -37,20 +37,25 @@ template <class T> struct second_ring_consumer {
         : f(call), memory(shared), w(uniform((int)threadIdx.x / 128 - 1))
     {
     }
-    /* The thread in its warp and in its warpgroup, computed where they are needed: registers are few. */
+    /* The thread among those that compute, in its warp and in its warpgroup, found where they are needed: registers are
+     * few. */
+    VERB static uint32_t thread_id()
+    {
+        return (uint32_t)here((int)threadIdx.x) - 128;
+    }
     VERB static int lane()
     {
-        return here((int)threadIdx.x) % 32;
+        return (int)(thread_id() % 32);
     }
     VERB static int in_group()
     {
-        return here((int)threadIdx.x) % 128;
+        return (int)(thread_id() % 128);
     }
     /* The thread's first key, the other is 8 further. */
     VERB int key(const key_walk<T> &at) const
     {
-        const int thread = here((int)threadIdx.x) - 128;
-        return at.row + thread / 32 * 16 + thread % 32 / 4;
+        const uint32_t i = thread_id();
+        return at.row + (int)(i / 32 * 16 + i % 32 / 4);
     }
     /* The first query of its pairs of columns; row: the first of the tile. */
     VERB int query(int row) const
@@ -239,8 +244,7 @@ template <class T> struct second_ring_consumer {
     /* dZ and tdZ as rows of keys. */
     VERB void put_scores() const
     {
-        const int thread = here((int)threadIdx.x), matrix = thread % 32 / 8;
-        const int r = thread / 32 * 16 - 64 + thread % 8 + matrix % 2 * 8;
+        const uint32_t i = thread_id(), matrix = i % 32 / 8, r = i / 32 * 16 + i % 8 + matrix % 2 * 8;
         const uint32_t first = memory.scores_of(n) + r * 128 + ((matrix / 2 ^ r % 8) << 4);
         memory.wait_scores(n);
 #pragma unroll
@@ -353,7 +357,8 @@ template <class T> struct second_ring_consumer {
 
     /* ---- The walk ---- */
 
-    VERB void step(const key_walk<T> &at)
+    /* Is there another one? */
+    VERB bool step(const key_walk<T> &at)
     {
         memory.q.wait(n);
         const uint32_t flags = uniform((int)memory.note(n).flags);
@@ -394,6 +399,7 @@ template <class T> struct second_ring_consumer {
         hold(tdK);
         memory.q.release(n);
         n++;
+        return flags & ring_note::MORE;
     }
 
     /* ---- Results ---- */
@@ -427,7 +433,7 @@ template <class T> struct second_ring_consumer {
             store_pairs(at, t, x, rows, width);
             return;
         }
-        const int warp = (int)threadIdx.x / 32 - 4, first = key(at) - lane() / 4;
+        const int warp = (int)(thread_id() / 32), first = key(at) - lane() / 4;
         const warp_rows<T::D> all = {memory.own + warp * 16 * T::D * 4};
         all.put(x);
         all.store({&t, f.p.grad_dtype, (f.p.a.accumulate & bit) != 0},
@@ -466,8 +472,8 @@ template <class T> struct second_ring_consumer {
                 clear_own(at);
             }
 #pragma unroll 1
-            for (int end = n + at.tiles * at.heads; n < end;) {
-                step(at);
+            for (bool more = at.tiles > 0; more;) {
+                more = step(at);
             }
             finish(at);
             if (in_group() == 0) {

@@ -59,19 +59,19 @@ template <class Function> VERB void before_next_wait(int some, Function f)
 /* ---- A ring of tiles ----
  *
  * Tile number n is in slot n % STAGES. `full` ends a phase when the tile has come, `empty` when every warp of the
- * consumers is done with it. */
-template <int STAGES> struct tile_ring {
+ * consumers is done with it. Count: the type of n; slots of unsigned numbers take fewer instructions. */
+template <int STAGES, class Count = int> struct tile_ring {
     uint32_t tiles, bytes, barriers;
 
-    VERB uint32_t tile(int n) const
+    VERB uint32_t tile(Count n) const
     {
         return tiles + n % STAGES * bytes;
     }
-    VERB uint32_t full(int n) const
+    VERB uint32_t full(Count n) const
     {
         return barriers + n % STAGES * 8;
     }
-    VERB uint32_t empty(int n) const
+    VERB uint32_t empty(Count n) const
     {
         return full(n) + STAGES * 8;
     }
@@ -84,24 +84,24 @@ template <int STAGES> struct tile_ring {
     }
 
     /* By the producer: its slot is free. */
-    VERB void claim(int n) const
+    VERB void claim(Count n) const
     {
         if (n >= STAGES) {
             barrier_wait(empty(n), (n / STAGES - 1) % 2);
         }
     }
     /* The same, and a tile of `count` bytes is on its way. */
-    VERB void begin(int n, uint32_t count) const
+    VERB void begin(Count n, uint32_t count) const
     {
         claim(n);
         barrier_expect(full(n), count);
     }
     /* By consumers. */
-    VERB void wait(int n) const
+    VERB void wait(Count n) const
     {
         barrier_wait(full(n), n / STAGES % 2);
     }
-    VERB void release(int n) const
+    VERB void release(Count n) const
     {
         __syncwarp();
         if (threadIdx.x % 32 == 0) {
@@ -183,5 +183,44 @@ template <class Call> struct box_copy {
         const box_place place = place_of(m, s, keys);
         box_load(to, map_of(f, keys, matrix), full, box * 64, m.data == nullptr ? -rows : place.row + row, head,
                  place.batch);
+    }
+};
+
+/* COUNT matrices of a side, from the FIRST on, with their coordinates in registers; f: what box_copy asks for. */
+template <class T, int FIRST, int COUNT, class Call> struct side_copy {
+    const Call &f;
+    bool keys;
+    box_place places[COUNT];
+    int channels[COUNT]; /* of a matrix that the call lacks: behind the last one, where boxes are zero */
+
+    VERB side_copy(const Call &call, const sequence &s, bool of_keys) : f(call), keys(of_keys)
+    {
+#pragma unroll
+        for (int i = 0; i < COUNT; i++) {
+            const agi_cuda_matrix &m = f.p.m[operand_of(f, keys, FIRST + i)];
+            places[i] = place_of(m, s, keys);
+            channels[i] = m.data == nullptr ? T::D : 0;
+        }
+    }
+    /* A box of 64 channels of matrix FIRST + i. */
+    VERB void load(uint32_t to, uint32_t full, int i, int box, int row, int head) const
+    {
+        box_load(to, map_of(f, keys, FIRST + i), full, channels[i] + box * 64, places[i].row + row, head,
+                 places[i].batch);
+    }
+    /* All boxes of a tile of one matrix, of each. */
+    VERB void load_tile(uint32_t to, uint32_t full, int i, int row, int head) const
+    {
+#pragma unroll
+        for (int box = 0; box < T::BOXES; box++) {
+            load(to + box * T::BOX, full, i, box, row, head);
+        }
+    }
+    VERB void load_tiles(uint32_t to, uint32_t full, int row, int head) const
+    {
+#pragma unroll
+        for (int i = 0; i < COUNT; i++) {
+            load_tile(to + i * T::TILE, full, i, row, head);
+        }
     }
 };

@@ -31,14 +31,14 @@ VERB int64_t first_tile_of(const agi_cuda_params &p, const sequence &s, int rows
 template <class T> struct key_walk {
     static constexpr int N = T::N;
     sequence s;
-    int kv_head, head, heads;      /* the first query head, and how many; no heads: there is no more to do */
-    int ring;                      /* 1: a ring, 0: a band */
-    int block, row;                /* its number in the sequence, its first key */
-    int first, tiles;              /* the tile where it begins, how many it visits */
-    int of_sequence, blocks;       /* tiles of queries, blocks of keys */
-    int before, position, length;  /* blocks of lower groups, its place in its group, the group's blocks */
-    int last_from, last_to;        /* in these steps the block is the last to visit its tile */
-    int from, to;                  /* queries that some key of the block sees */
+    int kv_head, head, heads;     /* the first query head, and how many; no heads: there is no more to do */
+    int ring;                     /* 1: a ring, 0: a band */
+    int row;                      /* its first key */
+    int first, tiles;             /* the tile where it begins, how many it visits */
+    int of_sequence;              /* tiles of queries */
+    int before, position, length; /* blocks of lower groups, its place in its group, the group's blocks */
+    int last_from, last_to;       /* in these steps the block is the last to visit its tile */
+    int from, to;                 /* queries that some key of the block sees */
 
     /* Call, here and below: agi_hopper_ring or agi_hopper_second_ring. */
     template <class Call> VERB void begin(const Call &f, const key_item &item)
@@ -50,12 +50,10 @@ template <class T> struct key_walk {
         heads = p.group;
         ring = f.is_ring;
         of_sequence = (s.n_q + N - 1) / N;
-        blocks = (s.n_k + KEYS_OF_BLOCK - 1) / KEYS_OF_BLOCK;
         before = item.group * f.ring;
         position = item.position;
-        length = min(f.ring, blocks - before);
-        block = before + position;
-        row = block * KEYS_OF_BLOCK;
+        length = min(f.ring, blocks() - before);
+        row = (before + position) * KEYS_OF_BLOCK;
         find_queries();
         if (ring) {
             find_ring();
@@ -63,11 +61,15 @@ template <class T> struct key_walk {
             find_band();
         }
     }
+    VERB int blocks() const
+    {
+        return (s.n_k + KEYS_OF_BLOCK - 1) / KEYS_OF_BLOCK;
+    }
     VERB void find_queries()
     {
         const int last = min(row + KEYS_OF_BLOCK, s.n_k) - 1;
         from = max(row - s.high, 0);
-        to = block < blocks ? min(last - s.low + 1, s.n_q) : 0;
+        to = row < s.n_k ? min(last - s.low + 1, s.n_q) : 0;
         first = from / N;
         tiles = from >= to ? 0 : (to - 1) / N + 1 - first;
     }
@@ -87,49 +89,106 @@ template <class T> struct key_walk {
     {
         if (tiles > 0) {
             first = begin_of(position);
-            const int own = position == 0 ? of_sequence - begin_of(length - 1) : first - begin_of(position - 1);
-            last_from = before + length == blocks ? of_sequence - own : of_sequence;
+            const int own =
+                position == 0 ? of_sequence - begin_of(length - 1) : first - begin_of(position - 1);
+            last_from = before + length == blocks() ? of_sequence - own : of_sequence;
             last_to = of_sequence;
         }
     }
 
-    /* ---- Step c of a head ---- */
+    /* ---- A tile of queries from `row` on ---- */
 
-    VERB int tile(int c) const
+    /* The blocks with the first and the last keys that it sees. */
+    VERB int lowest(int tile_row) const
     {
-        const int m = first + c;
-        return ring && m >= of_sequence ? m - of_sequence : m;
+        return max(tile_row + s.low, 0) / KEYS_OF_BLOCK;
     }
-    VERB bool is_last(int c) const
+    VERB int highest(int tile_row) const
     {
-        return c >= last_from && c < last_to;
+        return min(s.n_k - 1, min(s.n_q, tile_row + N) - 1 + s.high) / KEYS_OF_BLOCK;
     }
-    /* The blocks with the first and the last keys that tile m sees. */
-    VERB int lowest(int m) const
+    /* Is this block the only one that visits it? */
+    VERB bool is_alone(int tile_row) const
     {
-        return max(m * N + s.low, 0) / KEYS_OF_BLOCK;
+        return ring ? blocks() == 1 : highest(tile_row) == lowest(tile_row);
     }
-    VERB int highest(int m) const
+};
+
+/* The steps of a block over the tiles and heads of an item, one after another and without divisions. */
+template <class T> struct walk_steps {
+    static constexpr int N = T::N;
+    int row, head,
+        number;   /* the tile's first query, its head, the number of the step in the walk over the head */
+    int64_t tile; /* among those of all sequences and heads */
+    int heads;    /* that are left, this one too */
+    int first, end, tiles; /* the row where the walk begins, that of the end of all tiles; steps of a head */
+    int last_from, last_to;
+
+    template <class Call>
+    VERB walk_steps(const Call &f, const key_walk<T> &at)
+        : row(at.first * N), head(at.head), number(0),
+          tile(at.head * f.tiles + first_tile_of(f.p, at.s, N) + at.first),
+          heads(at.tiles == 0 ? 0 : at.heads), first(row), end(at.of_sequence * N), tiles(at.tiles),
+          last_from(at.last_from), last_to(at.last_to)
     {
-        return min(s.n_k - 1, min(s.n_q, (m + 1) * N) - 1 + s.high) / KEYS_OF_BLOCK;
     }
-    /* How many blocks visit tile m before this one. `nearest` is the block of the ring that begins nearest before the
-     * tile: it only grows along the walk, up to the wrap. */
-    VERB int rank(int m, int &nearest) const
+    VERB bool is_there() const
     {
-        if (!ring) {
-            return max(before - lowest(m), 0) + min(highest(m), before + length - 1) - block;
+        return heads > 0;
+    }
+    /* Is the block the last to visit the tile? */
+    VERB bool is_last() const
+    {
+        return number >= last_from && number < last_to;
+    }
+    /* of_head: all tiles of a head. */
+    VERB void next(int64_t of_head)
+    {
+        row += N;
+        tile++;
+        number++;
+        if (number == tiles) {
+            tile += of_head - (row - first) / N;
+            row = first;
+            number = 0;
+            head++;
+            heads--;
+        } else if (row == end) {
+            tile -= end / N;
+            row = 0;
         }
-        while (nearest + 1 < length && begin_of(nearest + 1) <= m) {
-            nearest++;
-        }
-        const int order = nearest - position;
-        return before + (order < 0 ? order + length : order);
     }
-    /* Is it the only block that visits tile m? */
-    VERB bool is_alone(int m) const
+};
+
+/* How many blocks visit the tile of a step before this one. */
+template <class T> struct visit_ranks {
+    const key_walk<T> &at;
+    /* The block of the ring that begins nearest before the tile, and the row where the one after it begins. */
+    int nearest = 0, next = 0;
+
+    VERB void go_on_from(int block)
     {
-        return ring ? blocks == 1 : highest(m) == lowest(m);
+        nearest = block;
+        next = row_of(block + 1);
+    }
+    VERB int row_of(int block) const
+    {
+        return block < at.length ? at.begin_of(block) * T::N : FAR;
+    }
+    VERB int of(const walk_steps<T> &step)
+    {
+        if (!at.ring) {
+            const int last = min(at.highest(step.row), at.before + at.length - 1);
+            return max(at.before - at.lowest(step.row), 0) + last - at.row / KEYS_OF_BLOCK;
+        }
+        if (step.number == 0 || step.row == 0) {
+            go_on_from(step.number == 0 ? at.position : 0);
+        }
+        while (step.row >= next) {
+            go_on_from(nearest + 1);
+        }
+        const int order = nearest - at.position;
+        return at.before + (order < 0 ? order + at.length : order);
     }
 };
 
