@@ -41,9 +41,13 @@ template <class real> VERB const real *stats_of_head(const agi_cuda_params &p, c
 
 template <class T> VERB void load_stats(uint32_t to, const typename T::real *from)
 {
-    constexpr int CHUNKS = AGI_CUDA_STATS * sizeof(typename T::real) / 16;
-    for (int i = threadIdx.x; i < T::N * CHUNKS; i += T::THREADS) {
-        copy_16(to + 16 * i, (const char *)from + 16 * i, true);
+    constexpr int ALL = T::N * AGI_CUDA_STATS * (int)sizeof(typename T::real) / 16;
+    const int offset = 16 * (int)threadIdx.x;
+#pragma unroll
+    for (int i = 0; i < ALL; i += T::THREADS) {
+        if (ALL % T::THREADS == 0 || i + (int)threadIdx.x < ALL) {
+            copy_16(to + offset + 16 * i, (const char *)from + offset + 16 * i, true);
+        }
     }
 }
 

@@ -95,18 +95,29 @@ struct head_matrix {
     int n, width;
 };
 
-/* Rows first .. first + ROWS - 1, channels from `channel` on; what does not exist is zero. */
+/* Rows first .. first + ROWS - 1, channels from `channel` on; what does not exist is zero. A thread copies one chunk of
+ * channels of every STEP-th row: its addresses move by constants. */
 template <class T, int ROWS> VERB void load_tile(uint32_t to, const head_matrix &x, int first, int channel)
 {
     constexpr int NUMBERS = 16 / T::F::BYTES, CHUNKS = T::CH / NUMBERS;
+    constexpr int COLUMNS = CHUNKS < T::THREADS ? CHUNKS : T::THREADS, STEP = T::THREADS / COLUMNS;
+    static_assert(T::THREADS % COLUMNS == 0 && CHUNKS % COLUMNS == 0, "every thread has a chunk of its own");
+    const int row = threadIdx.x / COLUMNS, column = threadIdx.x % COLUMNS;
+    const int64_t step = STEP * x.row;
+    to += row * T::PITCH + column * 16;
 #pragma unroll
-    for (int p = 0; p < T::F::PLANES; p++) {
-        for (int i = threadIdx.x; i < ROWS * CHUNKS; i += T::THREADS) {
-            const int row = i / CHUNKS, c = i % CHUNKS;
-            const bool there = first + row < x.n && channel + c * NUMBERS < x.width;
-            const char *from =
-                x.data + p * x.plane + (first + row) * x.row + (channel + c * NUMBERS) * T::F::BYTES;
-            copy_16(to + (p * ROWS + row) * T::PITCH + c * 16, there ? from : x.data, there);
+    for (int c = 0; c < CHUNKS; c += COLUMNS) {
+        const int number = channel + (column + c) * NUMBERS, rows = number < x.width ? x.n - first - row : 0;
+#pragma unroll
+        for (int p = 0; p < T::F::PLANES; p++) {
+            const char *from = x.data + p * x.plane + (first + row) * x.row + number * T::F::BYTES;
+#pragma unroll
+            for (int r = 0; r < ROWS; r += STEP) {
+                if (ROWS % STEP == 0 || r + row < ROWS) {
+                    copy_16(to + (p * ROWS + r) * T::PITCH + c * 16, from, r < rows);
+                }
+                from += step;
+            }
         }
     }
 }
