@@ -90,7 +90,7 @@ template <class T, bool TANGENT> struct online {
     {
         each_element<T>([&](int m, int half, int n, int c) {
             const int at = 2 * half + c;
-            const bool visible = v.visible(m, half, n, c);
+            const bool visible = !T::FULL || v.visible(m, half, n, c); /* plain: hidden below */
             const capped<real> z = cap<T>(p, mul_rn(t[0].x[m][n][at], (real)p.scale));
             t[0].x[m][n][at] = visible ? score<Map, T>(v, z, m, n, at) : -(real)INFINITY;
             if constexpr (TANGENT) {
@@ -98,6 +98,12 @@ template <class T, bool TANGENT> struct online {
                 const real tZ = mul_rn(t[1].x[m][n][at], (real)p.scale);
                 t[1].x[m][n][at] =
                     visible ? tZ * z.phi1 + bias_tangent<T>(p, p.a.tbias, p.a.ttable, v.x, i, j) : 0;
+            }
+        });
+        each_hidden<Map, T>(v, [&](int m, int n, int at) {
+            t[0].x[m][n][at] = -(real)INFINITY;
+            if constexpr (TANGENT) {
+                t[1].x[m][n][at] = 0;
             }
         });
     }

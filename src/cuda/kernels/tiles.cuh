@@ -301,8 +301,8 @@ template <class T> VERB void round_to_operands(tile<T> &w)
 }
 
 /* c += W Y, 16 bits. The sums of a raised format start from zero in each tile and are added by a rounded sum that also
- * takes the powers of two back. */
-template <class T>
+ * takes the powers of two back. ALL: every row of the stream is seen, which spares the masks. */
+template <class T, bool ALL>
 VERB void add_product_16(columns<T> &c, const tile<T> &w, const raised<T> &r, uint32_t y, float y_inverse,
                          const seen_rows<T> &seen)
 {
@@ -312,7 +312,7 @@ VERB void add_product_16(columns<T> &c, const tile<T> &w, const raised<T> &r, ui
     uint32_t a[T::M][T::N / 16][F::PLANES][4], mask[T::N / 8];
 #pragma unroll
     for (int k = 0; k < T::N / 8; k++) {
-        mask[k] = seen.all ? ~0u : seen.pair(k * 8 + lane % 4 * 2);
+        mask[k] = ALL || seen.all ? ~0u : seen.pair(k * 8 + lane % 4 * 2);
     }
 #pragma unroll
     for (int m = 0; m < T::M; m++) {
@@ -340,7 +340,7 @@ VERB void add_product_16(columns<T> &c, const tile<T> &w, const raised<T> &r, ui
 #pragma unroll
             for (int p = 0; p < F::PLANES; p++) {
                 load_matrices_transposed(b[p], yb + (p * T::N + k * 16) * T::PITCH + n * 32);
-                if (!seen.all) {
+                if (!ALL && !seen.all) {
 #pragma unroll
                     for (int i = 0; i < 4; i++) {
                         b[p][i] &= mask[2 * k + i % 2];
@@ -366,7 +366,7 @@ VERB void add_product_16(columns<T> &c, const tile<T> &w, const raised<T> &r, ui
     }
 }
 
-template <class T>
+template <class T, bool ALL>
 VERB void add_product_f64(columns<T> &c, const tile<T> &w, uint32_t y, const seen_rows<T> &seen)
 {
     const int lane = threadIdx.x % 32;
@@ -374,7 +374,7 @@ VERB void add_product_f64(columns<T> &c, const tile<T> &w, uint32_t y, const see
 #pragma unroll
     for (int k = 0; k < T::N / 8; k++) {
         const int row = k * 8 + lane % 4 * 2;
-        const bool first = seen.all || seen.sees(row), second = seen.all || seen.sees(row + 1);
+        const bool first = ALL || seen.all || seen.sees(row), second = ALL || seen.all || seen.sees(row + 1);
 #pragma unroll
         for (int n = 0; n < T::C / 8; n++) {
             const uint32_t at = yb + k * 8 * T::PITCH + n * 64;
@@ -388,12 +388,11 @@ VERB void add_product_f64(columns<T> &c, const tile<T> &w, uint32_t y, const see
     }
 }
 
-/* c += W Y. WEIGHTS: the numbers of W are between 0 and 1. */
-template <class T, bool WEIGHTS>
-VERB void add_product(columns<T> &c, const tile<T> &w, uint32_t y, float y_inverse, const seen_rows<T> &seen)
+template <class T, bool WEIGHTS, bool ALL>
+VERB void add_product_of(columns<T> &c, const tile<T> &w, uint32_t y, float y_inverse, const seen_rows<T> &seen)
 {
     if constexpr (T::F::BYTES == 8) {
-        add_product_f64<T>(c, w, y, seen);
+        add_product_f64<T, ALL>(c, w, y, seen);
     } else {
         raised<T> r;
         if (WEIGHTS || !T::F::RAISED) {
@@ -401,6 +400,18 @@ VERB void add_product(columns<T> &c, const tile<T> &w, uint32_t y, float y_inver
         } else {
             raise_rows<T>(r, w);
         }
-        add_product_16<T>(c, w, r, y, y_inverse, seen);
+        add_product_16<T, ALL>(c, w, r, y, y_inverse, seen);
+    }
+}
+
+/* c += W Y. WEIGHTS: the numbers of W are between 0 and 1. Plain kernels have the product twice, as most of their tiles
+ * are seen as a whole. */
+template <class T, bool WEIGHTS>
+VERB void add_product(columns<T> &c, const tile<T> &w, uint32_t y, float y_inverse, const seen_rows<T> &seen)
+{
+    if (!T::FULL && seen.all) {
+        add_product_of<T, WEIGHTS, true>(c, w, y, y_inverse, seen);
+    } else {
+        add_product_of<T, WEIGHTS, false>(c, w, y, y_inverse, seen);
     }
 }
