@@ -205,22 +205,21 @@ template <class T, bool MIRRORED> struct score_products {
     }
 };
 
-/* float64: the order of the channels inside 8 is free as long as both operands take the same, so a lane loads channels
- * 2 (lane % 4) and the next at once. */
+/* float64: four loads of 8 bytes, each into the register of the operand where it belongs; loads of 16 bytes are as much
+ * traffic, and each product then moves the whole operand between registers first. */
 template <class T> VERB void add_scores_f64(tile<T> &t, uint32_t x, uint32_t y)
 {
-    const int lane = threadIdx.x % 32, at = lane / 4 * T::PITCH + lane % 4 * 16;
+    const int lane = threadIdx.x % 32, at = lane / 4 * T::PITCH + lane % 4 * 8;
 #pragma unroll 2
     for (int c = 0; c < T::CH; c += 8) {
 #pragma unroll
         for (int m = 0; m < T::M; m++) {
-            const double2 low = load_double2(x + m * 16 * T::PITCH + at + c * 8);
-            const double2 high = load_double2(x + (m * 16 + 8) * T::PITCH + at + c * 8);
-            const double a[4] = {low.x, high.x, low.y, high.y};
+            const uint32_t low = x + m * 16 * T::PITCH + at + c * 8, high = low + 8 * T::PITCH;
+            const double a[4] = {load_double(low), load_double(high), load_double(low + 32), load_double(high + 32)};
 #pragma unroll
             for (int n = 0; n < T::N / 8; n++) {
-                const double2 b = load_double2(y + n * 8 * T::PITCH + at + c * 8);
-                mma_double(t.x[m][n], a, b.x, b.y);
+                const uint32_t b = y + n * 8 * T::PITCH + at + c * 8;
+                mma_double(t.x[m][n], a, load_double(b), load_double(b + 32));
             }
         }
     }
@@ -366,23 +365,31 @@ VERB void add_product_16(columns<T> &c, const tile<T> &w, const raised<T> &r, ui
     }
 }
 
+/* A lane multiplies rows 2 (lane % 4) and the next of each 8; half of the lanes take the second one first, so that the
+ * 16 lanes that load at once meet no bank twice (a pitch is 32 bytes more than a multiple of 128). */
 template <class T, bool ALL>
 VERB void add_product_f64(columns<T> &c, const tile<T> &w, uint32_t y, const seen_rows<T> &seen)
 {
-    const int lane = threadIdx.x % 32;
-    const uint32_t yb = y + lane % 4 * 2 * T::PITCH + lane / 4 * 8;
+    const int lane = threadIdx.x % 32, turned = lane >> 1 & 1, first = lane % 4 * 2 + turned, second = first ^ 1;
+    const uint32_t y0 = y + first * T::PITCH + lane / 4 * 8, y1 = y + second * T::PITCH + lane / 4 * 8;
 #pragma unroll
     for (int k = 0; k < T::N / 8; k++) {
-        const int row = k * 8 + lane % 4 * 2;
-        const bool first = ALL || seen.all || seen.sees(row), second = ALL || seen.all || seen.sees(row + 1);
+        const bool sees0 = ALL || seen.all || seen.sees(k * 8 + first);
+        const bool sees1 = ALL || seen.all || seen.sees(k * 8 + second);
+        double a[T::M][4];
+#pragma unroll
+        for (int i = 0; i < T::M * 4; i++) {
+            const double(&x)[4] = w.x[i / 4][k];
+            const int row = i % 2 * 2, column = i % 4 / 2;
+            a[i / 4][i % 4] = turned ? x[row + 1 - column] : x[row + column];
+        }
 #pragma unroll
         for (int n = 0; n < T::C / 8; n++) {
-            const uint32_t at = yb + k * 8 * T::PITCH + n * 64;
-            const double b0 = first ? load_double(at) : 0, b1 = second ? load_double(at + T::PITCH) : 0;
+            const uint32_t at = k * 8 * T::PITCH + n * 64;
+            const double b0 = sees0 ? load_double(y0 + at) : 0, b1 = sees1 ? load_double(y1 + at) : 0;
 #pragma unroll
             for (int m = 0; m < T::M; m++) {
-                const double a[4] = {w.x[m][k][0], w.x[m][k][2], w.x[m][k][1], w.x[m][k][3]};
-                mma_double(c.x[m][n], a, b0, b1);
+                mma_double(c.x[m][n], a[m], b0, b1);
             }
         }
     }
