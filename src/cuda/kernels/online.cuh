@@ -162,6 +162,30 @@ template <class T, bool TANGENT> struct online {
         }
     }
 
+    /* Forward's weights of a plain kernel in 16 bits, as operands: see packed_weights in tiles.cuh. What is summed into l
+     * is what multiplies V. */
+    VERB void pack_exponentials(tile<T> &t)
+    {
+        typedef typename T::F F;
+        const float up = F::RAISED ? 0x1p14f : 1.0f, down = F::RAISED ? 0x1p-14f : 1.0f;
+#pragma unroll
+        for (int i = 0; i < 2 * T::M; i++) {
+            const int m = i / 2, half = i % 2;
+            const float base = top[m][half] == -INFINITY ? 0 : top[m][half];
+            float w_sum = 0;
+#pragma unroll
+            for (int n = 0; n < T::N / 8; n++) {
+                float(&x)[4] = t.x[m][n];
+                const uint32_t pair =
+                    F::pack(exp_fast(x[2 * half] - base) * up, exp_fast(x[2 * half + 1] - base) * up);
+                const float2 w = F::unpack(pair);
+                w_sum = add_rn(add_rn(w_sum, w.x), w.y);
+                x[2 * half] = __uint_as_float(pair);
+            }
+            sum[m][half].add(w_sum * down);
+        }
+    }
+
     /* exp(S - m), the number that multiplies V and is summed into l; exp(S - m) (tS - r). */
     template <class Map>
     VERB void exponentials(const agi_cuda_params &p, const tile_view<Map, T> &v, tile<T> (&t)[Map::TILES])
@@ -204,7 +228,11 @@ template <class T, bool TANGENT> struct online {
         if (__any_sync(~0u, grown)) {
             rescale(factor, move);
         }
-        exponentials<Map>(p, v, t);
+        if constexpr (packed_weights<T, Map>) {
+            pack_exponentials(t[0]);
+        } else {
+            exponentials<Map>(p, v, t);
+        }
     }
 
     /* O = O' / l, L = m + log l, mu = r + a / l, tO = T' / l - (mu - r) O; l = 0: the row sees nothing. */

@@ -299,9 +299,14 @@ template <class T> VERB void round_to_operands(tile<T> &w)
     }
 }
 
+/* The weights of a plain kernel of one 16-bit plane that has one tile of them: pairs of neighbours are rounded to
+ * operands, raised, at once, and their 32 bits stand in the place of the first of the two. */
+template <class T, class Map>
+constexpr bool packed_weights = !T::FULL && T::F::BYTES == 2 && T::F::PLANES == 1 && Map::TILES == 1;
+
 /* c += W Y, 16 bits. The sums of a raised format start from zero in each tile and are added by a rounded sum that also
  * takes the powers of two back. ALL: every row of the stream is seen, which spares the masks. */
-template <class T, bool ALL>
+template <class T, bool ALL, bool PACKED>
 VERB void add_product_16(columns<T> &c, const tile<T> &w, const raised<T> &r, uint32_t y, float y_inverse,
                          const seen_rows<T> &seen)
 {
@@ -319,7 +324,11 @@ VERB void add_product_16(columns<T> &c, const tile<T> &w, const raised<T> &r, ui
         for (int i = 0; i < T::N / 4; i++) {
             const int n = i / 2, half = i % 2;
             uint32_t plane[F::PLANES];
-            split<F>(w.x[m][n][2 * half] * r.up[m][half], w.x[m][n][2 * half + 1] * r.up[m][half], plane);
+            if (PACKED) {
+                plane[0] = __float_as_uint((float)w.x[m][n][2 * half]);
+            } else {
+                split<F>(w.x[m][n][2 * half] * r.up[m][half], w.x[m][n][2 * half + 1] * r.up[m][half], plane);
+            }
 #pragma unroll
             for (int p = 0; p < F::PLANES; p++) {
                 a[m][n / 2][p][n % 2 * 2 + half] = plane[p];
@@ -395,7 +404,7 @@ VERB void add_product_f64(columns<T> &c, const tile<T> &w, uint32_t y, const see
     }
 }
 
-template <class T, bool WEIGHTS, bool ALL>
+template <class T, bool WEIGHTS, bool PACKED, bool ALL>
 VERB void add_product_of(columns<T> &c, const tile<T> &w, uint32_t y, float y_inverse, const seen_rows<T> &seen)
 {
     if constexpr (T::F::BYTES == 8) {
@@ -407,18 +416,18 @@ VERB void add_product_of(columns<T> &c, const tile<T> &w, uint32_t y, float y_in
         } else {
             raise_rows<T>(r, w);
         }
-        add_product_16<T, ALL>(c, w, r, y, y_inverse, seen);
+        add_product_16<T, ALL, PACKED>(c, w, r, y, y_inverse, seen);
     }
 }
 
 /* c += W Y. WEIGHTS: the numbers of W are between 0 and 1. Plain kernels have the product twice, as most of their tiles
  * are seen as a whole. */
-template <class T, bool WEIGHTS>
+template <class T, bool WEIGHTS, bool PACKED>
 VERB void add_product(columns<T> &c, const tile<T> &w, uint32_t y, float y_inverse, const seen_rows<T> &seen)
 {
     if (!T::FULL && seen.all) {
-        add_product_of<T, WEIGHTS, true>(c, w, y, y_inverse, seen);
+        add_product_of<T, WEIGHTS, PACKED, true>(c, w, y, y_inverse, seen);
     } else {
-        add_product_of<T, WEIGHTS, false>(c, w, y, y_inverse, seen);
+        add_product_of<T, WEIGHTS, PACKED, false>(c, w, y, y_inverse, seen);
     }
 }
