@@ -619,12 +619,6 @@ inline double load_double(uint32_t address)
     memcpy(&x, emulate_shared_at(address, 8), 8);
     return x;
 }
-inline double2 load_double2(uint32_t address)
-{
-    double2 x;
-    memcpy(&x, emulate_shared_at(address, 16), 16);
-    return x;
-}
 
 inline float mul_rn(float x, float y)
 {

@@ -58,8 +58,8 @@ struct jvp_map {
 
 template <class T, bool TANGENT> struct online {
     typedef typename T::real real;
-    columns<T> c[1 + TANGENT];             /* O', T' */
-    real top[T::M][2], shift[T::M][2];              /* m, r */
+    columns<T> c[1 + TANGENT];                  /* O', T' */
+    real top[T::M][2], shift[T::M][2];          /* m, r */
     long_sum<T> sum[T::M][2], tangent[T::M][2]; /* l, a: spread over the four lanes of a row */
 
     static VERB block_place<T> place(const agi_cuda_params &p)
@@ -162,8 +162,8 @@ template <class T, bool TANGENT> struct online {
         }
     }
 
-    /* Forward's weights of a plain kernel in 16 bits, as operands: see packed_weights in tiles.cuh. What is summed into l
-     * is what multiplies V. */
+    /* Forward's weights of a plain kernel in 16 bits, as operands: see packed_weights in tiles.cuh. What is summed into
+     * l is what multiplies V. */
     VERB void pack_exponentials(tile<T> &t)
     {
         typedef typename T::F F;

@@ -176,8 +176,8 @@ template <class Map, class T> struct streamer {
             if (p.m[Map::stream(sum.stream)].data != nullptr && Map::wanted(p, sum.column)) {
                 const uint32_t first = T::ANY ? 0 : at.part * T::C * T::F::BYTES;
                 const uint32_t y = stages + stage * STAGE_BYTES + sum.stream * T::STREAM_BYTES + first;
-                add_product<T, sum.unit, packed_weights<T, Map>>(c[sum.column], w[sum.weights], y,
-                                         stream_inverse(sum.stream, v.x.h, v.stream), v.seen);
+                add_product<T, sum.unit, packed_weights<T, Map>>(
+                    c[sum.column], w[sum.weights], y, stream_inverse(sum.stream, v.x.h, v.stream), v.seen);
             }
             add_all_sums<N + 1>(c, w, v, stage);
         }

@@ -215,7 +215,8 @@ template <class T> VERB void add_scores_f64(tile<T> &t, uint32_t x, uint32_t y)
 #pragma unroll
         for (int m = 0; m < T::M; m++) {
             const uint32_t low = x + m * 16 * T::PITCH + at + c * 8, high = low + 8 * T::PITCH;
-            const double a[4] = {load_double(low), load_double(high), load_double(low + 32), load_double(high + 32)};
+            const double a[4] = {load_double(low), load_double(high), load_double(low + 32),
+                                 load_double(high + 32)};
 #pragma unroll
             for (int n = 0; n < T::N / 8; n++) {
                 const uint32_t b = y + n * 8 * T::PITCH + at + c * 8;
@@ -379,7 +380,8 @@ VERB void add_product_16(columns<T> &c, const tile<T> &w, const raised<T> &r, ui
 template <class T, bool ALL>
 VERB void add_product_f64(columns<T> &c, const tile<T> &w, uint32_t y, const seen_rows<T> &seen)
 {
-    const int lane = threadIdx.x % 32, turned = lane >> 1 & 1, first = lane % 4 * 2 + turned, second = first ^ 1;
+    const int lane = threadIdx.x % 32, turned = lane >> 1 & 1, first = lane % 4 * 2 + turned,
+              second = first ^ 1;
     const uint32_t y0 = y + first * T::PITCH + lane / 4 * 8, y1 = y + second * T::PITCH + lane / 4 * 8;
 #pragma unroll
     for (int k = 0; k < T::N / 8; k++) {
@@ -405,7 +407,8 @@ VERB void add_product_f64(columns<T> &c, const tile<T> &w, uint32_t y, const see
 }
 
 template <class T, bool WEIGHTS, bool PACKED, bool ALL>
-VERB void add_product_of(columns<T> &c, const tile<T> &w, uint32_t y, float y_inverse, const seen_rows<T> &seen)
+VERB void add_product_of(columns<T> &c, const tile<T> &w, uint32_t y, float y_inverse,
+                         const seen_rows<T> &seen)
 {
     if constexpr (T::F::BYTES == 8) {
         add_product_f64<T, ALL>(c, w, y, seen);

@@ -114,12 +114,6 @@ VERB double load_double(uint32_t address)
     asm volatile("ld.shared.f64 %0, [%1];" : "=d"(x) : "r"(address));
     return x;
 }
-VERB double2 load_double2(uint32_t address)
-{
-    double2 x;
-    asm volatile("ld.shared.v2.f64 {%0,%1}, [%2];" : "=d"(x.x), "=d"(x.y) : "r"(address));
-    return x;
-}
 
 /* ---- A warp together ---- */
 
