@@ -619,12 +619,6 @@ inline double load_double(uint32_t address)
     memcpy(&x, emulate_shared_at(address, 8), 8);
     return x;
 }
-inline double2 load_double2(uint32_t address)
-{
-    double2 x;
-    memcpy(&x, emulate_shared_at(address, 16), 16);
-    return x;
-}
 
 inline float mul_rn(float x, float y)
 {
@@ -646,7 +640,16 @@ inline float exp_fast(float x)
 {
     return expf(x);
 }
-inline double exp_fast(double x)
+inline int low_word(double x)
 {
-    return exp(x);
+    uint64_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return (int)(uint32_t)bits;
+}
+inline double power_of_two(int n)
+{
+    const uint64_t bits = (uint64_t)(int64_t)(n + 1023) << 52;
+    double x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
 }

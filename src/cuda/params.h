@@ -167,7 +167,7 @@ typedef struct {
 #define AGI_CUDA_STREAM_vjp_f32(X, map, format) \
     X(map, format, 32, 32, 1, 4, 32, 2) \
     X(map, format, 64, 64, 1, 4, 32, 2) \
-    X(map, format, 128, 128, 1, 4, 16, 2)
+    X(map, format, 128, 128, 1, 8, 32, 2)
 #define AGI_CUDA_STREAM_vjp_f64(X, map, format) \
     X(map, format, 32, 32, 1, 4, 16, 2) \
     X(map, format, 64, 64, 1, 4, 16, 1) \

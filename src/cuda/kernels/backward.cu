@@ -72,6 +72,12 @@ VERB void score_gradients(const agi_cuda_params &p, const tile_view<Map, T> &v, 
             t[3].x[m][n][at] = g.tdZ;
         }
     });
+    each_hidden<Map, T>(v, [&](int m, int n, int at) {
+#pragma unroll
+        for (int i = 0; i < Map::TILES; i++) {
+            t[i].x[m][n][at] = 0;
+        }
+    });
 }
 
 /* ---- Owners: keys. The statistics of the queries come with their tile. ---- */

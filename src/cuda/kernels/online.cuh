@@ -58,8 +58,8 @@ struct jvp_map {
 
 template <class T, bool TANGENT> struct online {
     typedef typename T::real real;
-    columns<T> c[1 + TANGENT];             /* O', T' */
-    real top[T::M][2], shift[T::M][2];              /* m, r */
+    columns<T> c[1 + TANGENT];                  /* O', T' */
+    real top[T::M][2], shift[T::M][2];          /* m, r */
     long_sum<T> sum[T::M][2], tangent[T::M][2]; /* l, a: spread over the four lanes of a row */
 
     static VERB block_place<T> place(const agi_cuda_params &p)
@@ -90,7 +90,7 @@ template <class T, bool TANGENT> struct online {
     {
         each_element<T>([&](int m, int half, int n, int c) {
             const int at = 2 * half + c;
-            const bool visible = v.visible(m, half, n, c);
+            const bool visible = !T::FULL || v.visible(m, half, n, c); /* plain: hidden below */
             const capped<real> z = cap<T>(p, mul_rn(t[0].x[m][n][at], (real)p.scale));
             t[0].x[m][n][at] = visible ? score<Map, T>(v, z, m, n, at) : -(real)INFINITY;
             if constexpr (TANGENT) {
@@ -98,6 +98,12 @@ template <class T, bool TANGENT> struct online {
                 const real tZ = mul_rn(t[1].x[m][n][at], (real)p.scale);
                 t[1].x[m][n][at] =
                     visible ? tZ * z.phi1 + bias_tangent<T>(p, p.a.tbias, p.a.ttable, v.x, i, j) : 0;
+            }
+        });
+        each_hidden<Map, T>(v, [&](int m, int n, int at) {
+            t[0].x[m][n][at] = -(real)INFINITY;
+            if constexpr (TANGENT) {
+                t[1].x[m][n][at] = 0;
             }
         });
     }
@@ -156,6 +162,30 @@ template <class T, bool TANGENT> struct online {
         }
     }
 
+    /* Forward's weights of a plain kernel in 16 bits, as operands: see packed_weights in tiles.cuh. What is summed into
+     * l is what multiplies V. */
+    VERB void pack_exponentials(tile<T> &t)
+    {
+        typedef typename T::F F;
+        const float up = F::RAISED ? 0x1p14f : 1.0f, down = F::RAISED ? 0x1p-14f : 1.0f;
+#pragma unroll
+        for (int i = 0; i < 2 * T::M; i++) {
+            const int m = i / 2, half = i % 2;
+            const float base = top[m][half] == -INFINITY ? 0 : top[m][half];
+            float w_sum = 0;
+#pragma unroll
+            for (int n = 0; n < T::N / 8; n++) {
+                float(&x)[4] = t.x[m][n];
+                const uint32_t pair =
+                    F::pack(exp_fast(x[2 * half] - base) * up, exp_fast(x[2 * half + 1] - base) * up);
+                const float2 w = F::unpack(pair);
+                w_sum = add_rn(add_rn(w_sum, w.x), w.y);
+                x[2 * half] = __uint_as_float(pair);
+            }
+            sum[m][half].add(w_sum * down);
+        }
+    }
+
     /* exp(S - m), the number that multiplies V and is summed into l; exp(S - m) (tS - r). */
     template <class Map>
     VERB void exponentials(const agi_cuda_params &p, const tile_view<Map, T> &v, tile<T> (&t)[Map::TILES])
@@ -198,7 +228,11 @@ template <class T, bool TANGENT> struct online {
         if (__any_sync(~0u, grown)) {
             rescale(factor, move);
         }
-        exponentials<Map>(p, v, t);
+        if constexpr (packed_weights<T, Map>) {
+            pack_exponentials(t[0]);
+        } else {
+            exponentials<Map>(p, v, t);
+        }
     }
 
     /* O = O' / l, L = m + log l, mu = r + a / l, tO = T' / l - (mu - r) O; l = 0: the row sees nothing. */

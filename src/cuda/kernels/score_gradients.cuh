@@ -11,6 +11,7 @@ template <class real> struct pair_gradients {
     real tR, tdS, tdZ;
 };
 
+/* A plain kernel's hidden pairs must be set to zero afterwards (each_hidden). */
 template <class Map, class T>
 VERB pair_gradients<typename T::real>
 gradients_of_pair(const agi_cuda_params &p, const tile_view<Map, T> &v, const tile<T> (&t)[Map::TILES],
@@ -19,7 +20,7 @@ gradients_of_pair(const agi_cuda_params &p, const tile_view<Map, T> &v, const ti
     typedef typename T::real real;
     const int at = 2 * half + c, i = v.query(m, half, n, c), j = v.key(m, half, n, c);
     pair_gradients<real> g = {0, 0, 0, 0, 0, 0};
-    if (!v.visible(m, half, n, c)) {
+    if (T::FULL && !v.visible(m, half, n, c)) {
         return g;
     }
     const capped<real> z = cap<T>(p, mul_rn(t[0].x[m][n][at], (real)p.scale));

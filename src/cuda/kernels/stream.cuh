@@ -41,9 +41,13 @@ template <class real> VERB const real *stats_of_head(const agi_cuda_params &p, c
 
 template <class T> VERB void load_stats(uint32_t to, const typename T::real *from)
 {
-    constexpr int CHUNKS = AGI_CUDA_STATS * sizeof(typename T::real) / 16;
-    for (int i = threadIdx.x; i < T::N * CHUNKS; i += T::THREADS) {
-        copy_16(to + 16 * i, (const char *)from + 16 * i, true);
+    constexpr int ALL = T::N * AGI_CUDA_STATS * (int)sizeof(typename T::real) / 16;
+    const int offset = 16 * (int)threadIdx.x;
+#pragma unroll
+    for (int i = 0; i < ALL; i += T::THREADS) {
+        if (ALL % T::THREADS == 0 || i + (int)threadIdx.x < ALL) {
+            copy_16(to + offset + 16 * i, (const char *)from + offset + 16 * i, true);
+        }
     }
 }
 
@@ -172,8 +176,8 @@ template <class Map, class T> struct streamer {
             if (p.m[Map::stream(sum.stream)].data != nullptr && Map::wanted(p, sum.column)) {
                 const uint32_t first = T::ANY ? 0 : at.part * T::C * T::F::BYTES;
                 const uint32_t y = stages + stage * STAGE_BYTES + sum.stream * T::STREAM_BYTES + first;
-                add_product<T, sum.unit>(c[sum.column], w[sum.weights], y,
-                                         stream_inverse(sum.stream, v.x.h, v.stream), v.seen);
+                add_product<T, sum.unit, packed_weights<T, Map>>(
+                    c[sum.column], w[sum.weights], y, stream_inverse(sum.stream, v.x.h, v.stream), v.seen);
             }
             add_all_sums<N + 1>(c, w, v, stage);
         }

@@ -95,18 +95,29 @@ struct head_matrix {
     int n, width;
 };
 
-/* Rows first .. first + ROWS - 1, channels from `channel` on; what does not exist is zero. */
+/* Rows first .. first + ROWS - 1, channels from `channel` on; what does not exist is zero. A thread copies one chunk of
+ * channels of every STEP-th row: its addresses move by constants. */
 template <class T, int ROWS> VERB void load_tile(uint32_t to, const head_matrix &x, int first, int channel)
 {
     constexpr int NUMBERS = 16 / T::F::BYTES, CHUNKS = T::CH / NUMBERS;
+    constexpr int COLUMNS = CHUNKS < T::THREADS ? CHUNKS : T::THREADS, STEP = T::THREADS / COLUMNS;
+    static_assert(T::THREADS % COLUMNS == 0 && CHUNKS % COLUMNS == 0, "every thread has a chunk of its own");
+    const int row = threadIdx.x / COLUMNS, column = threadIdx.x % COLUMNS;
+    const int64_t step = STEP * x.row;
+    to += row * T::PITCH + column * 16;
 #pragma unroll
-    for (int p = 0; p < T::F::PLANES; p++) {
-        for (int i = threadIdx.x; i < ROWS * CHUNKS; i += T::THREADS) {
-            const int row = i / CHUNKS, c = i % CHUNKS;
-            const bool there = first + row < x.n && channel + c * NUMBERS < x.width;
-            const char *from =
-                x.data + p * x.plane + (first + row) * x.row + (channel + c * NUMBERS) * T::F::BYTES;
-            copy_16(to + (p * ROWS + row) * T::PITCH + c * 16, there ? from : x.data, there);
+    for (int c = 0; c < CHUNKS; c += COLUMNS) {
+        const int number = channel + (column + c) * NUMBERS, rows = number < x.width ? x.n - first - row : 0;
+#pragma unroll
+        for (int p = 0; p < T::F::PLANES; p++) {
+            const char *from = x.data + p * x.plane + (first + row) * x.row + number * T::F::BYTES;
+#pragma unroll
+            for (int r = 0; r < ROWS; r += STEP) {
+                if (ROWS % STEP == 0 || r + row < ROWS) {
+                    copy_16(to + (p * ROWS + r) * T::PITCH + c * 16, from, r < rows);
+                }
+                from += step;
+            }
         }
     }
 }
@@ -194,22 +205,22 @@ template <class T, bool MIRRORED> struct score_products {
     }
 };
 
-/* float64: the order of the channels inside 8 is free as long as both operands take the same, so a lane loads channels
- * 2 (lane % 4) and the next at once. */
+/* float64: four loads of 8 bytes, each into the register of the operand where it belongs; loads of 16 bytes are as much
+ * traffic, and each product then moves the whole operand between registers first. */
 template <class T> VERB void add_scores_f64(tile<T> &t, uint32_t x, uint32_t y)
 {
-    const int lane = threadIdx.x % 32, at = lane / 4 * T::PITCH + lane % 4 * 16;
+    const int lane = threadIdx.x % 32, at = lane / 4 * T::PITCH + lane % 4 * 8;
 #pragma unroll 2
     for (int c = 0; c < T::CH; c += 8) {
 #pragma unroll
         for (int m = 0; m < T::M; m++) {
-            const double2 low = load_double2(x + m * 16 * T::PITCH + at + c * 8);
-            const double2 high = load_double2(x + (m * 16 + 8) * T::PITCH + at + c * 8);
-            const double a[4] = {low.x, high.x, low.y, high.y};
+            const uint32_t low = x + m * 16 * T::PITCH + at + c * 8, high = low + 8 * T::PITCH;
+            const double a[4] = {load_double(low), load_double(high), load_double(low + 32),
+                                 load_double(high + 32)};
 #pragma unroll
             for (int n = 0; n < T::N / 8; n++) {
-                const double2 b = load_double2(y + n * 8 * T::PITCH + at + c * 8);
-                mma_double(t.x[m][n], a, b.x, b.y);
+                const uint32_t b = y + n * 8 * T::PITCH + at + c * 8;
+                mma_double(t.x[m][n], a, load_double(b), load_double(b + 32));
             }
         }
     }
@@ -289,9 +300,14 @@ template <class T> VERB void round_to_operands(tile<T> &w)
     }
 }
 
+/* The weights of a plain kernel of one 16-bit plane that has one tile of them: pairs of neighbours are rounded to
+ * operands, raised, at once, and their 32 bits stand in the place of the first of the two. */
+template <class T, class Map>
+constexpr bool packed_weights = !T::FULL && T::F::BYTES == 2 && T::F::PLANES == 1 && Map::TILES == 1;
+
 /* c += W Y, 16 bits. The sums of a raised format start from zero in each tile and are added by a rounded sum that also
- * takes the powers of two back. */
-template <class T>
+ * takes the powers of two back. ALL: every row of the stream is seen, which spares the masks. */
+template <class T, bool ALL, bool PACKED>
 VERB void add_product_16(columns<T> &c, const tile<T> &w, const raised<T> &r, uint32_t y, float y_inverse,
                          const seen_rows<T> &seen)
 {
@@ -301,7 +317,7 @@ VERB void add_product_16(columns<T> &c, const tile<T> &w, const raised<T> &r, ui
     uint32_t a[T::M][T::N / 16][F::PLANES][4], mask[T::N / 8];
 #pragma unroll
     for (int k = 0; k < T::N / 8; k++) {
-        mask[k] = seen.all ? ~0u : seen.pair(k * 8 + lane % 4 * 2);
+        mask[k] = ALL || seen.all ? ~0u : seen.pair(k * 8 + lane % 4 * 2);
     }
 #pragma unroll
     for (int m = 0; m < T::M; m++) {
@@ -309,7 +325,11 @@ VERB void add_product_16(columns<T> &c, const tile<T> &w, const raised<T> &r, ui
         for (int i = 0; i < T::N / 4; i++) {
             const int n = i / 2, half = i % 2;
             uint32_t plane[F::PLANES];
-            split<F>(w.x[m][n][2 * half] * r.up[m][half], w.x[m][n][2 * half + 1] * r.up[m][half], plane);
+            if (PACKED) {
+                plane[0] = __float_as_uint((float)w.x[m][n][2 * half]);
+            } else {
+                split<F>(w.x[m][n][2 * half] * r.up[m][half], w.x[m][n][2 * half + 1] * r.up[m][half], plane);
+            }
 #pragma unroll
             for (int p = 0; p < F::PLANES; p++) {
                 a[m][n / 2][p][n % 2 * 2 + half] = plane[p];
@@ -329,7 +349,7 @@ VERB void add_product_16(columns<T> &c, const tile<T> &w, const raised<T> &r, ui
 #pragma unroll
             for (int p = 0; p < F::PLANES; p++) {
                 load_matrices_transposed(b[p], yb + (p * T::N + k * 16) * T::PITCH + n * 32);
-                if (!seen.all) {
+                if (!ALL && !seen.all) {
 #pragma unroll
                     for (int i = 0; i < 4; i++) {
                         b[p][i] &= mask[2 * k + i % 2];
@@ -355,34 +375,43 @@ VERB void add_product_16(columns<T> &c, const tile<T> &w, const raised<T> &r, ui
     }
 }
 
-template <class T>
+/* A lane multiplies rows 2 (lane % 4) and the next of each 8; half of the lanes take the second one first, so that the
+ * 16 lanes that load at once meet no bank twice (a pitch is 32 bytes more than a multiple of 128). */
+template <class T, bool ALL>
 VERB void add_product_f64(columns<T> &c, const tile<T> &w, uint32_t y, const seen_rows<T> &seen)
 {
-    const int lane = threadIdx.x % 32;
-    const uint32_t yb = y + lane % 4 * 2 * T::PITCH + lane / 4 * 8;
+    const int lane = threadIdx.x % 32, turned = lane >> 1 & 1, first = lane % 4 * 2 + turned,
+              second = first ^ 1;
+    const uint32_t y0 = y + first * T::PITCH + lane / 4 * 8, y1 = y + second * T::PITCH + lane / 4 * 8;
 #pragma unroll
     for (int k = 0; k < T::N / 8; k++) {
-        const int row = k * 8 + lane % 4 * 2;
-        const bool first = seen.all || seen.sees(row), second = seen.all || seen.sees(row + 1);
+        const bool sees0 = ALL || seen.all || seen.sees(k * 8 + first);
+        const bool sees1 = ALL || seen.all || seen.sees(k * 8 + second);
+        double a[T::M][4];
+#pragma unroll
+        for (int i = 0; i < T::M * 4; i++) {
+            const double(&x)[4] = w.x[i / 4][k];
+            const int row = i % 2 * 2, column = i % 4 / 2;
+            a[i / 4][i % 4] = turned ? x[row + 1 - column] : x[row + column];
+        }
 #pragma unroll
         for (int n = 0; n < T::C / 8; n++) {
-            const uint32_t at = yb + k * 8 * T::PITCH + n * 64;
-            const double b0 = first ? load_double(at) : 0, b1 = second ? load_double(at + T::PITCH) : 0;
+            const uint32_t at = k * 8 * T::PITCH + n * 64;
+            const double b0 = sees0 ? load_double(y0 + at) : 0, b1 = sees1 ? load_double(y1 + at) : 0;
 #pragma unroll
             for (int m = 0; m < T::M; m++) {
-                const double a[4] = {w.x[m][k][0], w.x[m][k][2], w.x[m][k][1], w.x[m][k][3]};
-                mma_double(c.x[m][n], a, b0, b1);
+                mma_double(c.x[m][n], a[m], b0, b1);
             }
         }
     }
 }
 
-/* c += W Y. WEIGHTS: the numbers of W are between 0 and 1. */
-template <class T, bool WEIGHTS>
-VERB void add_product(columns<T> &c, const tile<T> &w, uint32_t y, float y_inverse, const seen_rows<T> &seen)
+template <class T, bool WEIGHTS, bool PACKED, bool ALL>
+VERB void add_product_of(columns<T> &c, const tile<T> &w, uint32_t y, float y_inverse,
+                         const seen_rows<T> &seen)
 {
     if constexpr (T::F::BYTES == 8) {
-        add_product_f64<T>(c, w, y, seen);
+        add_product_f64<T, ALL>(c, w, y, seen);
     } else {
         raised<T> r;
         if (WEIGHTS || !T::F::RAISED) {
@@ -390,6 +419,18 @@ VERB void add_product(columns<T> &c, const tile<T> &w, uint32_t y, float y_inver
         } else {
             raise_rows<T>(r, w);
         }
-        add_product_16<T>(c, w, r, y, y_inverse, seen);
+        add_product_16<T, ALL, PACKED>(c, w, r, y, y_inverse, seen);
+    }
+}
+
+/* c += W Y. WEIGHTS: the numbers of W are between 0 and 1. Plain kernels have the product twice, as most of their tiles
+ * are seen as a whole. */
+template <class T, bool WEIGHTS, bool PACKED>
+VERB void add_product(columns<T> &c, const tile<T> &w, uint32_t y, float y_inverse, const seen_rows<T> &seen)
+{
+    if (!T::FULL && seen.all) {
+        add_product_of<T, WEIGHTS, PACKED, true>(c, w, y, y_inverse, seen);
+    } else {
+        add_product_of<T, WEIGHTS, PACKED, false>(c, w, y, y_inverse, seen);
     }
 }

@@ -66,6 +66,22 @@ template <class Map, class T> struct tile_view {
     }
 };
 
+/* Calls f(m, n, at) for each hidden pair, at x[m][n][at], of a plain kernel's tile: one branch for the whole tile, as
+ * most tiles have none. */
+template <class Map, class T, class Function> VERB void each_hidden(const tile_view<Map, T> &v, Function f)
+{
+    if constexpr (!T::FULL) {
+        if (!v.edge) {
+            return;
+        }
+        each_element<T>([&](int m, int half, int n, int c) {
+            if (!v.is_inside(m, half, n, c)) {
+                f(m, n, 2 * half + c);
+            }
+        });
+    }
+}
+
 /* Does causal or window hide all pairs of these rows, or none? */
 template <class Map, class T> VERB void classify(const tile_view<Map, T> &v, bool &none, bool &all)
 {
