@@ -60,7 +60,7 @@ enum {
 
 #define HOPPER_FORWARD(map, format, D, CONSUMERS, N, STAGES)                                                 \
     {#map "_" #format "_d" #D, "hopper_forward_" #format, 128 * (CONSUMERS + 1),                             \
-     AGI_HOPPER_SHARED(D, CONSUMERS, N, STAGES) + AGI_HOPPER_ONES(D, N, STAGES)},
+     AGI_HOPPER_SHARED(D, CONSUMERS, N, STAGES) + AGI_HOPPER_ONES(0, D, N, STAGES)},
 #define HOPPER_JVP(map, format, D, CONSUMERS, N, STAGES)                                                     \
     {#map "_" #format "_d" #D, #map "_" #format, 128 * (CONSUMERS + 1),                                      \
      AGI_HOPPER_JVP_SHARED(D, CONSUMERS, N, STAGES)},
@@ -72,7 +72,7 @@ enum {
      AGI_HOPPER_OWNERS_SHARED(4, AGI_HOPPER_STATS_##map, D, CONSUMERS, N, STAGES)},
 #define HOPPER_FORWARD_SET(map, format, D, CONSUMERS, N, STAGES, set)                                        \
     {#map "_" #format "_d" #D "_" #set, #map "_" #format, 128 * (CONSUMERS + 1),                             \
-     AGI_HOPPER_SHARED(D, CONSUMERS, N, STAGES) +                                                            \
+     AGI_HOPPER_SHARED(D, CONSUMERS, N, STAGES) + AGI_HOPPER_ONES(AGI_SET_##set, D, N, STAGES) +             \
          (AGI_SET_##set & AGI_HAS_BIAS ? (STAGES)*AGI_HOPPER_BIAS_TILE(CONSUMERS, N) : 0)},
 #define HOPPER_BACKWARD_SET(map, format, D, CONSUMERS, N, STAGES, set)                                       \
     {#map "_" #format "_d" #D "_" #set, "hopper_backward_" #format, 128 * (CONSUMERS + 1),                   \
@@ -331,7 +331,7 @@ static bool covers(const hopper_kernel *k, const ag_problem *p, int32_t shared_l
 static bool is_fine(const ag_plan *plan)
 {
     const ag_problem *p = &plan->p;
-    return p->dtype != AG_F32 && p->dim_qk <= 64 && p->dim_v <= 64 && p->kv_len <= 4096 &&
+    return p->dtype != AG_F32 && p->dim_qk <= 64 && p->dim_v <= 64 && p->kv_len <= 1024 &&
            score_features_of(p) == 0 && !(plan->flags & AG_INVARIANT);
 }
 

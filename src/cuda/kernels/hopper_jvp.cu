@@ -260,7 +260,7 @@ template <class T> struct jvp_consumer : query_consumer<T, 2> {
         hold(TO);
         products_begin();
         start_all_sums(n);
-        sum_moved();
+        before_next_wait(f.p.H, [&] { sum_moved(); });
         products_wait<0>();
         hold(O);
         hold(TO);

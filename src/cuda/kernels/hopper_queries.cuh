@@ -239,8 +239,8 @@ template <class T, int MATRICES> struct query_consumer {
     {
         float most = top[half];
 #pragma unroll
-        for (int i = 0; i < T::N / 4; i++) {
-            most = fmaxf(most, S[i / 2 * 4 + 2 * half + i % 2]);
+        for (int i = 2 * half; i < T::N / 2; i += 4) {
+            most = fmaxf(most, fmaxf(S[i], S[i + 1]));
         }
         most = row_max(most);
         const float u = exponent(most, raise);
