@@ -326,12 +326,14 @@ static bool covers(const hopper_kernel *k, const ag_problem *p, int32_t shared_l
            agi_cuda_kernels[k->choice.kernel].shared <= shared_limit;
 }
 
-/* Has forward at small head sizes more from four warpgroups and short tiles of keys than from three and long ones? The
- * bits are others, so not with AG_INVARIANT. */
+/* Has forward at small head sizes more from four warpgroups and short tiles of keys than from three and long ones? Yes
+ * if there are few keys, or somewhat more of which queries do not see all. The bits are others, so not with
+ * AG_INVARIANT. */
 static bool is_fine(const ag_plan *plan)
 {
     const ag_problem *p = &plan->p;
-    return p->dtype != AG_F32 && p->dim_qk <= 64 && p->dim_v <= 64 && p->kv_len <= 1024 &&
+    const int64_t longest = agi_has(p, AG_CAUSAL | AG_WINDOW) ? 4096 : 1024;
+    return p->dtype != AG_F32 && p->dim_qk <= 64 && p->dim_v <= 64 && p->kv_len <= longest &&
            score_features_of(p) == 0 && !(plan->flags & AG_INVARIANT);
 }
 

@@ -14,10 +14,9 @@
  * rate = scale log2 e; if something is added to scores, or the scale is not positive, they are multiplied by the scale
  * first and rate = log2 e.
  *
- * l is the sum of the weights as they multiply V. At head sizes up to 64, where their arithmetic is the limit, it is a
- * column of O': behind each tile of V lie eight columns of ones. P V takes an eighth longer, and the other units are
- * spared two instructions for each weight. At larger ones, where products are the limit, the weights are added up while
- * these run; so they are where there is no room for ones, or dropout takes weights from O' alone. */
+ * l, the sum of the weights as they multiply V, is a column of O': behind each tile of V lie eight columns of ones. P V
+ * takes an eighth or a sixteenth longer, and the other units are spared two instructions for each weight. Where there
+ * is no room for ones, or dropout takes weights from O' alone, the weights are added up while products run. */
 #include "cuda/kernels/hopper_features.cuh"
 #include "cuda/kernels/hopper_results.cuh"
 #include "cuda/kernels/hopper_tiles.cuh"

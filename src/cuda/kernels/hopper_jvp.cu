@@ -260,7 +260,11 @@ template <class T> struct jvp_consumer : query_consumer<T, 2> {
         hold(TO);
         products_begin();
         start_all_sums(n);
-        before_next_wait(f.p.H, [&] { sum_moved(); });
+        if constexpr (T::D == 64) {
+            sum_moved();
+        } else {
+            before_next_wait(f.p.H, [&] { sum_moved(); }); /* not before the products */
+        }
         products_wait<0>();
         hold(O);
         hold(TO);
