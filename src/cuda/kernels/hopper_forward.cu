@@ -261,6 +261,8 @@ template <class T> struct forward_consumer {
     static constexpr bool NEXT_EARLY = T::Q_SLOTS > 1; /* the next tile begins before O of this one is stored */
     static constexpr bool MASKED = has_mask(T::FEATURES);
     static constexpr bool HAS_BIAS = (T::FEATURES & AGI_HAS_BIAS) != 0;
+    /* Terms of relative positions are read before the scores are there, if there are registers for them. */
+    static constexpr bool RELATIVE_EARLY = (T::FEATURES & AGI_HAS_RELATIVE) != 0 && T::CONSUMERS == 2;
 
     const agi_hopper_forward &f;
     const forward_memory<T> &memory;
@@ -277,7 +279,9 @@ template <class T> struct forward_consumer {
     bool seen[2]; /* has the row met a pair that mask and bias do not hide? */
     kept_weights<false, T::N / 2> kept;
     mask_bits<false, T::N / 2> visible; /* if the tile is mixed */
-    uint32_t bias[T::N / 4];            /* if it comes in boxes: pairs as in P */
+    float bias[T::N / 2];               /* if it comes in boxes */
+    bool bias_hides;                    /* some pairs of the warp */
+    relative_terms<false, T::N / 2> relative;
 
     VERB forward_consumer(const agi_hopper_forward &call, const forward_memory<T> &shared)
         : f(call), memory(shared), w(uniform((int)threadIdx.x / 128 - 1)),
@@ -389,17 +393,22 @@ template <class T> struct forward_consumer {
     /* What is added to scores. */
     VERB void add_terms(int first)
     {
-        const fragment_place place = {at->s, at->h, row, first};
-        if (HAS_BIAS && f.bias_in_boxes) {
+        if (!HAS_BIAS || !f.bias_in_boxes) {
+            constexpr int LATE = T::FEATURES & ~(RELATIVE_EARLY ? AGI_HAS_RELATIVE : 0);
+            add_features<F, LATE, false>(S, f.p, f.x, {at->s, at->h, row, first});
+        } else if (bias_hides) {
 #pragma unroll
-            for (int i = 0; i < T::N / 4; i++) {
-                const float2 both = F::unpack(bias[i]);
-                S[2 * i] = with_bias(S[2 * i], both.x);
-                S[2 * i + 1] = with_bias(S[2 * i + 1], both.y);
+            for (int i = 0; i < T::N / 2; i++) {
+                S[i] = with_bias(S[i], bias[i]);
             }
-            add_features<F, T::FEATURES & ~AGI_HAS_BIAS, false>(S, f.p, f.x, place);
         } else {
-            add_features<F, T::FEATURES, false>(S, f.p, f.x, place);
+#pragma unroll
+            for (int i = 0; i < T::N / 2; i++) {
+                S[i] = add_rn(S[i], bias[i]);
+            }
+        }
+        if (RELATIVE_EARLY && f.x.relative != nullptr) {
+            relative.add(S);
         }
     }
     /* S of tile n, minus infinity where a pair is hidden. */
@@ -493,12 +502,14 @@ template <class T> struct forward_consumer {
             kept.find(f.p, {at->s, at->h, row, key(n)});
         }
     }
-    /* The bias of tile n, of which the copy engine has brought 64 queries by 64 keys at a time with K. */
+    /* The bias of tile n, of which the copy engine has brought 64 queries by 64 keys at a time with K; and does it hide
+     * a pair? Then each sum is tested, as the score may be infinite or NaN. */
     VERB void find_bias(int n)
     {
         if (HAS_BIAS && f.bias_in_boxes) {
             const int thread = here((int)threadIdx.x) % 128, matrix = thread % 32 / 8;
             const int r = thread / 32 * 16 + thread % 8 + matrix % 2 * 8;
+            uint32_t most = 0; /* among numbers below zero minus infinity has the largest bits */
             const uint32_t from = memory.bias(step + n, w, 0) + r * 128 + ((matrix / 2 ^ (r % 8)) << 4);
 #pragma unroll
             for (int c = 0; c < T::N / 8; c += 2) {
@@ -506,9 +517,22 @@ template <class T> struct forward_consumer {
                 load_matrices(pairs, (from ^ (uint32_t)(c % 8 << 4)) + c / 8 * T::CONSUMERS * T::SLAB);
 #pragma unroll
                 for (int i = 0; i < 4; i++) {
-                    bias[2 * c + i] = pairs[i];
+                    const float2 both = F::unpack(pairs[i]);
+                    bias[4 * c + 2 * i] = both.x;
+                    bias[4 * c + 2 * i + 1] = both.y;
+                    most = max_of_halves(most, pairs[i]);
                 }
             }
+            const uint32_t least = F::pack(-INFINITY, -INFINITY);
+            bias_hides = __any_sync(~0u, most >= (least & ~0xffffu) || (most & 0xffff) >= (least & 0xffff));
+            hold(bias);
+        }
+    }
+    VERB void find_relative(int n)
+    {
+        if (RELATIVE_EARLY && f.x.relative != nullptr) {
+            relative.find(relative_at<false>(f.p, f.x, {at->s, at->h, row, key(n)}));
+            hold(relative.terms);
         }
     }
     /* After the weights have been summed: there are no registers for both. */
@@ -582,6 +606,7 @@ template <class T> struct forward_consumer {
         find_kept(0);
         find_visible(0);
         find_bias(0);
+        find_relative(0);
         products_wait<0>();
         hold(S);
         memory.k.release(step);
@@ -614,6 +639,7 @@ template <class T> struct forward_consumer {
         find_kept(n);
         find_visible(n);
         find_bias(n);
+        find_relative(n);
         hold(sum);
         products_wait<1>();
         hold(S);
