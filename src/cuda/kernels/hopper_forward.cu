@@ -535,14 +535,25 @@ template <class T> struct forward_consumer {
             hold(relative.terms);
         }
     }
-    /* After the weights have been summed: there are no registers for both. */
+    /* The mask's bits, if some pairs are hidden: loads that other work follows. Beside a bias there are registers for
+     * them only when the weights have been summed. */
+    VERB void begin_visible(int n)
+    {
+        if (!HAS_BIAS && is_mixed(n)) {
+            visible.begin(f.p, f.x, {at->s, at->h, row, key(n)});
+        }
+    }
     VERB void find_visible(int n)
     {
-        if constexpr (MASKED) {
+        if constexpr (MASKED && HAS_BIAS) {
             hold(sum);
         }
         if (is_mixed(n)) {
-            visible.find(f.p, f.x, {at->s, at->h, row, key(n)});
+            const fragment_place place = {at->s, at->h, row, key(n)};
+            if (HAS_BIAS) {
+                visible.begin(f.p, f.x, place);
+            }
+            visible.end(f.p, f.x, place);
         }
     }
     /* l: the sum of the numbers that multiply V. */
@@ -603,6 +614,7 @@ template <class T> struct forward_consumer {
     }
     VERB void first_keys()
     {
+        begin_visible(0);
         find_kept(0);
         find_visible(0);
         find_bias(0);
@@ -635,6 +647,7 @@ template <class T> struct forward_consumer {
         memory.v.wait(step + n - 1);
         start_sums(step + n - 1);
         pass_turn();
+        begin_visible(n);
         sum_weights();
         find_kept(n);
         find_visible(n);
