@@ -698,6 +698,10 @@ inline uint32_t permute_bytes(uint32_t x, uint32_t y, uint32_t selector)
     }
     return r;
 }
+inline uint32_t max_of_halves(uint32_t x, uint32_t y)
+{
+    return std::max(x >> 16, y >> 16) << 16 | std::max(x & 0xffff, y & 0xffff);
+}
 
 inline float exp2_fast(float x)
 {

@@ -22,11 +22,11 @@ enum {
 #define AGI_HOPPER_SETS(X, Y, format) \
     X(Y, format, softcap, AGI_HAS_SOFTCAP, 3, 112, 4, 2, 128, 2, 2, 64, 4, 2, 64, 3) \
     X(Y, format, relative, AGI_HAS_RELATIVE, 3, 112, 4, 2, 128, 2, 2, 64, 4, 2, 64, 3) \
-    X(Y, format, bias, AGI_HAS_BIAS, 2, 128, 2, 2, 96, 2, 2, 64, 4, 2, 64, 3) \
+    X(Y, format, bias, AGI_HAS_BIAS, 2, 112, 2, 2, 96, 2, 2, 64, 4, 2, 64, 3) \
     X(Y, format, mask, AGI_HAS_MASK, 2, 128, 2, 2, 128, 2, 2, 64, 4, 2, 64, 3) \
-    X(Y, format, bias_mask, AGI_HAS_BIAS | AGI_HAS_MASK, 2, 128, 2, 2, 96, 2, 2, 64, 4, 2, 64, 3) \
+    X(Y, format, bias_mask, AGI_HAS_BIAS | AGI_HAS_MASK, 2, 112, 2, 2, 96, 2, 2, 64, 4, 2, 64, 3) \
     X(Y, format, dropout, AGI_HAS_DROPOUT, 2, 128, 2, 2, 128, 2, 2, 64, 4, 2, 64, 3) \
-    X(Y, format, dropout_bias, AGI_HAS_DROPOUT | AGI_HAS_BIAS, 2, 128, 2, 2, 96, 2, 2, 64, 4, 2, 64, 3)
+    X(Y, format, dropout_bias, AGI_HAS_DROPOUT | AGI_HAS_BIAS, 2, 112, 2, 2, 96, 2, 2, 64, 4, 2, 64, 3)
 /* clang-format on */
 
 /* Kernels that run before those of a set. X(name, threads, bytes of shared memory) */

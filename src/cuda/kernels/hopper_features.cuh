@@ -32,21 +32,32 @@ VERB const float *relative_at(const agi_cuda_params &p, const agi_hopper_feature
     const int column = at.first + fragment_column(0), distance = KEYS ? at.own - column : column - at.own;
     return x.relative + (at.s.b * p.H + at.h) * x.relative_width + (p.Nq + AGI_HOPPER_PAD + distance);
 }
-/* The term of (row + 8, column) is that of (row, column - 8): each is loaded once. */
-template <bool KEYS, int COUNT> VERB void add_relative(float (&S)[COUNT], const float *term)
-{
-    constexpr int NEXT = KEYS ? -1 : 1;
-    float before[2] = {term[-8 * NEXT], term[-7 * NEXT]};
+/* The term of (row + 8, column) is that of (row, column - 8): each is loaded once, TERMS of them. */
+template <bool KEYS, int COUNT> struct relative_terms {
+    static constexpr int TERMS = COUNT / 2 + 2;
+    float terms[TERMS];
+
+    VERB void find(const float *first)
+    {
+        constexpr int NEXT = KEYS ? -1 : 1;
 #pragma unroll
-    for (int n = 0; n < COUNT; n += 4) {
-        const float now[2] = {term[2 * n * NEXT], term[(2 * n + 1) * NEXT]};
-#pragma unroll
-        for (int c = 0; c < 2; c++) {
-            S[n + c] = add_rn(S[n + c], now[c]);
-            S[n + 2 + c] = add_rn(S[n + 2 + c], before[c]);
-            before[c] = now[c];
+        for (int n = 0; n < TERMS; n++) {
+            terms[n] = first[(n / 2 * 8 - 8 + n % 2) * NEXT];
         }
     }
+    VERB void add(float (&S)[COUNT]) const
+    {
+#pragma unroll
+        for (int n = 0; n < COUNT; n++) {
+            S[n] = add_rn(S[n], terms[n / 4 * 2 + (n / 2 % 2 ? 0 : 2) + n % 2]);
+        }
+    }
+};
+template <bool KEYS, int COUNT> VERB void add_relative(float (&S)[COUNT], const float *term)
+{
+    relative_terms<KEYS, COUNT> all;
+    all.find(term);
+    all.add(S);
 }
 
 /* ---- Bias ---- */

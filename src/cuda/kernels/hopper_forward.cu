@@ -286,6 +286,8 @@ template <class T> struct forward_consumer {
     static constexpr bool MASKED = has_mask(T::FEATURES);
     static constexpr int COLUMNS = has_ones<T>() ? T::D + 8 : T::D; /* of O' */
     static constexpr bool HAS_BIAS = (T::FEATURES & AGI_HAS_BIAS) != 0;
+    /* Terms of relative positions are read before the scores are there, if there are registers for them. */
+    static constexpr bool RELATIVE_EARLY = (T::FEATURES & AGI_HAS_RELATIVE) != 0 && T::CONSUMERS == 2;
 
     const agi_hopper_forward &f;
     const forward_memory<T> &memory;
@@ -305,7 +307,9 @@ template <class T> struct forward_consumer {
     bool seen[2]; /* has the row met a pair that mask and bias do not hide? */
     kept_weights<false, T::N / 2> kept;
     mask_bits<false, T::N / 2> visible; /* if the tile is mixed */
-    uint32_t bias[T::N / 4];            /* if it comes in boxes: pairs as in P */
+    float bias[T::N / 2];               /* if it comes in boxes */
+    bool bias_hides;                    /* some pairs of the warp */
+    relative_terms<false, T::N / 2> relative;
 
     VERB forward_consumer(const agi_hopper_forward &call, const forward_memory<T> &shared)
         : f(call), memory(shared), w(uniform((int)threadIdx.x / 128 - 1)),
@@ -426,17 +430,22 @@ template <class T> struct forward_consumer {
     /* What is added to scores. */
     VERB void add_terms(int first)
     {
-        const fragment_place place = {at->s, at->h, row, first};
-        if (HAS_BIAS && f.bias_in_boxes) {
+        if (!HAS_BIAS || !f.bias_in_boxes) {
+            constexpr int LATE = T::FEATURES & ~(RELATIVE_EARLY ? AGI_HAS_RELATIVE : 0);
+            add_features<F, LATE, false>(S, f.p, f.x, {at->s, at->h, row, first});
+        } else if (bias_hides) {
 #pragma unroll
-            for (int i = 0; i < T::N / 4; i++) {
-                const float2 both = F::unpack(bias[i]);
-                S[2 * i] = with_bias(S[2 * i], both.x);
-                S[2 * i + 1] = with_bias(S[2 * i + 1], both.y);
+            for (int i = 0; i < T::N / 2; i++) {
+                S[i] = with_bias(S[i], bias[i]);
             }
-            add_features<F, T::FEATURES & ~AGI_HAS_BIAS, false>(S, f.p, f.x, place);
         } else {
-            add_features<F, T::FEATURES, false>(S, f.p, f.x, place);
+#pragma unroll
+            for (int i = 0; i < T::N / 2; i++) {
+                S[i] = add_rn(S[i], bias[i]);
+            }
+        }
+        if (RELATIVE_EARLY && f.x.relative != nullptr) {
+            relative.add(S);
         }
     }
     /* S of tile n, minus infinity where a pair is hidden. */
@@ -530,12 +539,14 @@ template <class T> struct forward_consumer {
             kept.find(f.p, {at->s, at->h, row, key(n)});
         }
     }
-    /* The bias of tile n, of which the copy engine has brought 64 queries by 64 keys at a time with K. */
+    /* The bias of tile n, of which the copy engine has brought 64 queries by 64 keys at a time with K; and does it hide
+     * a pair? Then each sum is tested, as the score may be infinite or NaN. */
     VERB void find_bias(int n)
     {
         if (HAS_BIAS && f.bias_in_boxes) {
             const int thread = here((int)threadIdx.x) % 128, matrix = thread % 32 / 8;
             const int r = thread / 32 * 16 + thread % 8 + matrix % 2 * 8;
+            uint32_t most = 0; /* among numbers below zero minus infinity has the largest bits */
             const uint32_t from = memory.bias(step + n, w, 0) + r * 128 + ((matrix / 2 ^ (r % 8)) << 4);
 #pragma unroll
             for (int c = 0; c < T::N / 8; c += 2) {
@@ -543,19 +554,43 @@ template <class T> struct forward_consumer {
                 load_matrices(pairs, (from ^ (uint32_t)(c % 8 << 4)) + c / 8 * T::CONSUMERS * T::SLAB);
 #pragma unroll
                 for (int i = 0; i < 4; i++) {
-                    bias[2 * c + i] = pairs[i];
+                    const float2 both = F::unpack(pairs[i]);
+                    bias[4 * c + 2 * i] = both.x;
+                    bias[4 * c + 2 * i + 1] = both.y;
+                    most = max_of_halves(most, pairs[i]);
                 }
             }
+            const uint32_t least = F::pack(-INFINITY, -INFINITY);
+            bias_hides = __any_sync(~0u, most >= (least & ~0xffffu) || (most & 0xffff) >= (least & 0xffff));
+            hold(bias);
         }
     }
-    /* After the weights have been summed: there are no registers for both. */
+    VERB void find_relative(int n)
+    {
+        if (RELATIVE_EARLY && f.x.relative != nullptr) {
+            relative.find(relative_at<false>(f.p, f.x, {at->s, at->h, row, key(n)}));
+            hold(relative.terms);
+        }
+    }
+    /* The mask's bits, if some pairs are hidden: loads that other work follows. Beside a bias there are registers for
+     * them only when the weights have been summed. */
+    VERB void begin_visible(int n)
+    {
+        if (!HAS_BIAS && is_mixed(n)) {
+            visible.begin(f.p, f.x, {at->s, at->h, row, key(n)});
+        }
+    }
     VERB void find_visible(int n)
     {
-        if constexpr (MASKED) {
+        if constexpr (MASKED && HAS_BIAS) {
             hold(sum);
         }
         if (is_mixed(n)) {
-            visible.find(f.p, f.x, {at->s, at->h, row, key(n)});
+            const fragment_place place = {at->s, at->h, row, key(n)};
+            if (HAS_BIAS) {
+                visible.begin(f.p, f.x, place);
+            }
+            visible.end(f.p, f.x, place);
         }
     }
     /* l: the sum of the numbers that multiply V. */
@@ -630,9 +665,11 @@ template <class T> struct forward_consumer {
     VERB void first_keys()
     {
         const int n = skipped;
+        begin_visible(n);
         find_kept(n);
         find_visible(n);
         find_bias(n);
+        find_relative(n);
         for (int i = 0; i < skipped; i++) {
             memory.v.wait(step + i);
             memory.v.release(step + i);
@@ -673,10 +710,12 @@ template <class T> struct forward_consumer {
         if constexpr (TURNS) {
             pass_turn();
         }
+        begin_visible(n);
         sum_weights();
         find_kept(n);
         find_visible(n);
         find_bias(n);
+        find_relative(n);
         if constexpr (!has_ones<T>()) {
             hold(sum);
         }

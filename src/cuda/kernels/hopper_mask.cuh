@@ -86,25 +86,32 @@ template <bool KEYS, int COUNT> struct mask_bits {
         return KEYS ? 8 * (eight % 4) + 4 * (eight / 4) + 2 * odd + half
                     : 16 * (eight / 2 % 2) + 8 * odd + 4 * (eight / 4) + 2 * half + eight % 2;
     }
-    /* `instead` in the place of what is hidden. */
+    /* The other way round. */
+    static constexpr VERB int element_of(int bit)
+    {
+        const int eight = KEYS ? bit / 8 % 4 + bit / 4 % 2 * 4 : bit / 16 % 2 * 2 + bit / 4 % 2 * 4 + bit % 2;
+        const int half = KEYS ? bit % 2 : bit / 2 % 2, odd = KEYS ? bit / 2 % 2 : bit / 8 % 2;
+        return bit / 32 * 32 + 4 * eight + 2 * half + odd;
+    }
+    /* `instead` in the place of what is hidden. In the order of bits, of which the compiler takes seven at once. */
     VERB void hide(float (&S)[COUNT], float instead) const
     {
 #pragma unroll
-        for (int n = 0; n < COUNT; n++) {
-            S[n] = bits[n / 32] & 1u << bit_of(n) ? S[n] : instead;
+        for (int bit = 0; bit < 32 * WORDS; bit++) {
+            const int n = element_of(bit);
+            if (n < COUNT) {
+                S[n] = bits[bit / 32] & 1u << bit % 32 ? S[n] : instead;
+            }
         }
     }
     VERB void find(const agi_cuda_params &p, const agi_hopper_features &x, const fragment_place &at)
     {
-        if (x.mask_in_chunks) {
-            find_in_chunks(p, at);
-        } else {
-            find_alone(p.a.mask, pair_entries<KEYS, COUNT>(p, p.a.mask, at));
-        }
+        begin(p, x, at);
+        end(p, x, at);
     }
-
-    /* Pairs that the mask does not have may get any bit: they are hidden in any case. */
-    VERB void find_in_chunks(const agi_cuda_params &p, const fragment_place &at)
+    /* The same in two steps, of which the first does not wait for what it loads: 16 keys at a time. Pairs that the mask
+     * does not have may get any bit: they are hidden in any case. */
+    VERB void begin(const agi_cuda_params &p, const agi_hopper_features &x, const fragment_place &at)
     {
         const ag_tensor &t = p.a.mask;
         const int lane = (int)threadIdx.x % 32, last = (int)p.Nq - 1;
@@ -114,14 +121,28 @@ template <bool KEYS, int COUNT> struct mask_bits {
             const int key = KEYS ? at.own - lane / 4 : at.first + 64 * word + lane % 4 * 16;
             const int query = KEYS ? at.first + 64 * word + lane / 4 * 8 + lane % 4 * 2 : at.own;
             const int next = KEYS ? query + 1 : query + 8;
-            sixteen_bytes first = {}, second = {};
-            if (key < p.Nk && (KEYS || 64 * word + lane % 4 * 16 < 2 * COUNT)) {
-                first = *(const sixteen_bytes *)(head + min(query, last) * t.strides[2] + key);
-                second = *(const sixteen_bytes *)(head + min(next, last) * t.strides[2] + key);
+            first[word] = second[word] = {};
+            if (x.mask_in_chunks && key < p.Nk && (KEYS || 64 * word + lane % 4 * 16 < 2 * COUNT)) {
+                first[word] = *(const sixteen_bytes *)(head + min(query, last) * t.strides[2] + key);
+                second[word] = *(const sixteen_bytes *)(head + min(next, last) * t.strides[2] + key);
             }
-            bits[word] = exchange(pack_bytes(first, second));
         }
     }
+    VERB void end(const agi_cuda_params &p, const agi_hopper_features &x, const fragment_place &at)
+    {
+        if (!x.mask_in_chunks) {
+            find_alone(p.a.mask, pair_entries<KEYS, COUNT>(p, p.a.mask, at));
+            return;
+        }
+#pragma unroll
+        for (int word = 0; word < WORDS; word++) {
+            bits[word] = exchange(pack_bytes(first[word], second[word]));
+        }
+    }
+
+private:
+    sixteen_bytes first[WORDS], second[WORDS]; /* of a lane's two rows or columns, between begin and end */
+
     /* The lanes that share rows have 16 columns each, those that share columns eight: they get their own of all. */
     static VERB uint32_t exchange(uint32_t packed)
     {

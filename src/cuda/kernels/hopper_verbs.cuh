@@ -532,6 +532,14 @@ VERB uint32_t permute_bytes(uint32_t x, uint32_t y, uint32_t selector)
     return r;
 }
 
+/* The larger ones of the low and of the high halves. */
+VERB uint32_t max_of_halves(uint32_t x, uint32_t y)
+{
+    uint32_t r;
+    asm("max.u16x2 %0, %1, %2;" : "=r"(r) : "r"(x), "r"(y));
+    return r;
+}
+
 /* ---- 2^x within 2^-22 of itself; below 2^-126 it is 0 ---- */
 
 VERB float exp2_fast(float x)
