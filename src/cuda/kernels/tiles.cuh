@@ -138,6 +138,9 @@ template <class F> VERB float inverse_of(const head_matrix &x, int row)
 template <class T, bool MIRRORED> struct score_products {
     typedef typename T::F F;
     static constexpr int CHAIN = F::PRODUCTS > 1 ? 2 : 1;
+    /* Steps of the loop over channels whose fragments the compiler may load ahead. With one, the kernels of float32's vjp
+     * at head size 64 need at most 168 registers, and three blocks of them fit a multiprocessor. */
+    static constexpr int AHEAD = F::PLANES > 1 && T::M == 1 && T::CH <= 64 ? 1 : 2;
     typedef uint32_t planes[CHAIN][F::PLANES][4];
 
     static VERB void load(planes &a, uint32_t address, int rows)
@@ -176,7 +179,7 @@ template <class T, bool MIRRORED> struct score_products {
         const int lane = threadIdx.x % 32;
         const uint32_t xa = x + (lane & 15) * T::PITCH + (lane >> 4) * 16;
         const uint32_t yb = y + ((lane & 7) + (lane >> 4) * 8) * T::PITCH + (lane >> 3 & 1) * 16;
-#pragma unroll 2
+#pragma unroll(AHEAD)
         for (int k = 0; k < T::CH / 16; k += CHAIN) {
             planes a[T::M], b;
 #pragma unroll
