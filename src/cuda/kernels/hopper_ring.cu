@@ -28,8 +28,6 @@ template <class T> struct ring_consumer {
     static constexpr bool DROPS = (T::FEATURES & AGI_HAS_DROPOUT) != 0;
     /* Scores are multiplied by the scale, as something is done to them; else weights are made of the products. */
     static constexpr bool SCALED = (T::FEATURES & (AGI_HAS_SOFTCAP | AGI_HAS_RELATIVE | AGI_HAS_BIAS)) != 0;
-    /* dV is multiplied while dS is made of dP, not after it: where the registers allow that. */
-    static constexpr bool DV_FIRST = T::D > 64 || (T::FEATURES & (AGI_HAS_RELATIVE | AGI_HAS_DROPOUT)) == 0;
     static_assert(!has_mask(T::FEATURES), "with a mask vjp is in two kernels, which leave out empty tiles");
     static_assert(!CAPPED || T::FEATURES == AGI_HAS_SOFTCAP, "with a softcap weights are made at once");
 
@@ -98,13 +96,6 @@ template <class T> struct ring_consumer {
             product_weights<F, T::D>(to, weights + 4 * step, operand_at(stream, step * 2048));
         }
         products_commit();
-    }
-    VERB void start_dv()
-    {
-        hold(dV);
-        hold(P);
-        products_begin();
-        start_sum(dV, P, memory.d_o.tile(n));
     }
     /* The warpgroup's half of dS K: at head size 128 its channels, at 64 its queries. */
     VERB void start_dq()
@@ -415,12 +406,7 @@ template <class T> struct ring_consumer {
         } else {
             make_all_weights(at, edge);
         }
-        if constexpr (DV_FIRST) {
-            start_dv();
-            products_wait<1>();
-        } else {
-            products_wait<0>();
-        }
+        products_wait<0>();
         hold(dP);
         make_gradients();
         if (edge) {
@@ -431,9 +417,10 @@ template <class T> struct ring_consumer {
             named_sync(WARPGROUP + w, 128); /* all have read the bias, whose place dS takes */
         }
         put_scores();
-        if constexpr (!DV_FIRST) {
-            start_dv();
-        }
+        hold(dV);
+        hold(P);
+        products_begin();
+        start_sum(dV, P, memory.d_o.tile(n));
         named_sync(BOTH, 256);
         hold(dK);
         hold(dS);
