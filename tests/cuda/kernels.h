@@ -18,8 +18,8 @@ const char *emulate_plant(int fault);
 /* The same for the verbs of Hopper: see src/cuda/hopper_emulate.h. */
 const char *emulate_plant_hopper(int fault);
 
-/* Launches of Hopper's kernels whose names begin so get a score feature (AGI_HAS_*) wrong; 0: none; WRONG_BIAS_TILE: each
- * tile of the bias that the copy engine brings is that of the next 64 keys. */
+/* Launches of Hopper's kernels whose names begin so get a score feature (AGI_HAS_*) wrong; 0: none; WRONG_BIAS_TILE:
+ * each tile of the bias that the copy engine brings is that of the next 64 keys. */
 enum { WRONG_BIAS_TILE = 1 << 16 };
 void emulate_plant_feature(uint32_t feature, const char *kernel);
 
