@@ -223,10 +223,8 @@ typedef struct {
     (1024 + 2 * (D) * (AGI_HOPPER_Q_SLOTS(D) * 64 * (CONSUMERS) + 2 * (STAGES) * (N)) +                      \
      8 * (2 * AGI_HOPPER_Q_SLOTS(D) + 4 * (STAGES)) + AGI_HOPPER_PLACES)
 /* Of forward, beside that: ones behind each tile of V, for the sums of the weights. */
-#define AGI_HOPPER_HAS_ONES(features, D)                                                                     \
-    ((D) <= 128 && ((features) & (AGI_HAS_BIAS | AGI_HAS_DROPOUT)) == 0)
-#define AGI_HOPPER_ONES(features, D, N, STAGES)                                                              \
-    (AGI_HOPPER_HAS_ONES(features, D) ? (STAGES) * (N)*128 : 0)
+#define AGI_HOPPER_HAS_ONES(features, D) ((D) <= 128 && ((features) & (AGI_HAS_BIAS | AGI_HAS_DROPOUT)) == 0)
+#define AGI_HOPPER_ONES(features, D, N, STAGES) (AGI_HOPPER_HAS_ONES(features, D) ? (STAGES) * (N)*128 : 0)
 /* Beside each tile of keys, in sets with a bias: the bias of the block's queries and of the keys, 64 at a time. */
 #define AGI_HOPPER_BIAS_TILE(CONSUMERS, N) (64 * (CONSUMERS)*128 * (((N) + 63) / 64))
 
