@@ -69,7 +69,7 @@ function(add_cuda_program name)
 endfunction()
 
 add_cuda_program(cuda_emulated cuda/emulated_problems.c)
-add_attngrad_test(cuda_emulated sh ${CMAKE_CURRENT_SOURCE_DIR}/cuda/sample.sh ${PROJECT_SOURCE_DIR} 20
+add_attngrad_test(cuda_emulated sh ${CMAKE_CURRENT_SOURCE_DIR}/cuda/sample.sh ${PROJECT_SOURCE_DIR} 30
     $<TARGET_FILE:cuda_emulated>)
 add_long_test(cuda_emulated sh ${CMAKE_CURRENT_SOURCE_DIR}/cuda/sample.sh ${PROJECT_SOURCE_DIR} 1
     $<TARGET_FILE:cuda_emulated>)
