@@ -134,7 +134,9 @@ endforeach()
 # Whole calls on that driver: the library as it is, kernels that compute, the check engine's copies.
 # The table sm90 where rows see nothing and sinks are huge; the range of its float32, and its scores.
 foreach(name empty_rows extremes float32_floor)
-    add_attngrad_test(cuda_hopper_${name} ${CMAKE_COMMAND} -E env EMULATED_HOPPER=1 $<TARGET_FILE:cuda_${name}>)
+    add_attngrad_test(cuda_hopper_${name} ${CMAKE_COMMAND} -E env EMULATED_HOPPER=1 AG_TEST_COUNT=20
+        $<TARGET_FILE:cuda_${name}>)
+    add_long_test(cuda_hopper_${name} ${CMAKE_COMMAND} -E env EMULATED_HOPPER=1 $<TARGET_FILE:cuda_${name}>)
 endforeach()
 
 foreach(name empty_rows merge packed)
