@@ -191,7 +191,7 @@ template <class T, int FIRST, int COUNT, class Call> struct side_copy {
     const Call &f;
     bool keys;
     box_place places[COUNT];
-    int channels[COUNT]; /* of a matrix that the call lacks: behind the last one, where boxes are zero */
+    int channels[COUNT]; /* the first; beyond the tensor's width, where boxes are zero, if the call lacks the matrix */
 
     VERB side_copy(const Call &call, const sequence &s, bool of_keys) : f(call), keys(of_keys)
     {
