@@ -44,7 +44,7 @@ def kernels(text):
         last = next((line for line in reversed(lines) if line.strip()), "nothing")
         raise ReportError(f"ncu printed no table; its last line: {last[:200]}")
     found = list(csv.DictReader(io.StringIO("\n".join(lines[begin:]))))
-    return [row for row in found if row["ID"]]
+    return [row for row in found if row["ID"].isdigit()]  # not that of the units, nor ncu's last words
 
 
 def stalls(kernel):

@@ -75,18 +75,19 @@ def read(path):
     return report
 
 
-def rounded(x):
+def rounded(x, digits=6):
     if isinstance(x, float):
-        return float(f"{x:.4g}")
-    return [rounded(each) for each in x] if isinstance(x, list) else x
+        return float(f"{x:.{digits}g}")
+    return [rounded(each, digits) for each in x] if isinstance(x, list) else x
 
 
 def text_of(about, results):
     """One line a row."""
+
     def compact(row):
         fields = {name: x for name, x in row.items() if name in ("value", "must", "aim") or x is not None}
         if "samples" in fields:
-            fields["samples"] = {name: rounded(runs) for name, runs in row["samples"].items()}
+            fields["samples"] = {name: rounded(runs, 4) for name, runs in row["samples"].items()}
         return {name: rounded(x) for name, x in fields.items()}
 
     rows = ",\n".join(json.dumps(compact(row)) for row in results)

@@ -196,6 +196,7 @@ NCU = """==PROF== Connected
 "","","ns","inst/cycle","%","inst","inst","inst","register/thread"
 "0","statistics(agi_cuda_part)","1,000","0.10","0","1","0","1","32"
 "1","hopper_dq(agi_cuda_part)","3,000","0.45","61.5","2.0","1.0","1.0","240"
+==WARNING== last words
 """
 
 
