@@ -286,16 +286,21 @@ def profile_rows(options):
     return 0
 
 
-def main():
+def run():
     options = parse()
     if use_files(options):
         return 0
-    runs = ((options.call, one_call), (options.profile, profile_rows), (options.all, measure_all), (True, measure))
-    return next(run for asked, run in runs if asked)(options)
+    ways = ((options.call, one_call), (options.profile, profile_rows), (options.all, measure_all), (True, measure))
+    return next(way for asked, way in ways if asked)(options)
+
+
+def main():
+    try:
+        return run()
+    except ReportError as error:
+        print(f"bench/gpu.py: {error}", file=sys.stderr)
+        return 1
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except ReportError as error:
-        sys.exit(f"bench/gpu.py: {error}")
+    sys.exit(main())

@@ -2,10 +2,13 @@
 ncu's table, and the rows of every group on stand-ins for PyTorch and the package. usage: bench_gpu.py"""
 
 import contextlib
+import io
+import itertools
 import json
 import subprocess
 import sys
 import tempfile
+import types
 from pathlib import Path
 from unittest import mock
 
@@ -38,7 +41,15 @@ def check(holds, what):
 
 
 def call(*options):
-    return subprocess.run([sys.executable, "-B", str(BENCH / "gpu.py"), *options], capture_output=True, text=True)
+    """The program with these options, in this process."""
+    out, err = io.StringIO(), io.StringIO()
+    argv = mock.patch.object(sys, "argv", ["gpu.py", *options])
+    with argv, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            status = gpu.main()
+        except SystemExit as stop:
+            status = stop.code
+    return types.SimpleNamespace(returncode=status, stdout=out.getvalue(), stderr=err.getvalue())
 
 
 def row(group, case, value, must, aim, **more):
@@ -264,6 +275,36 @@ def test_rows():
     check(all(row["ours_ms"].call for row in hopper if "unit" not in row), "a call of ours in each row")
 
 
+def test_times():
+    """The median of the rounds, the best of the runs; every round has each call."""
+    with stand_ins():
+        import gpu_timing
+
+        setting = gpu_timing.Setting("nowhere", "sm90", 15, 3)
+        clock, order = itertools.count(), []
+
+        def took(name):
+            order.append(name)
+            return 2.0 + next(clock) / 1000 if name == "ours" else 1000.0
+
+        quick = {"ours": "ours"}
+        with mock.patch.object(gpu_timing, "works", return_value=True):
+            with mock.patch.object(gpu_timing, "time_once", side_effect=took):
+                ours = gpu_timing.milliseconds(quick, setting)["ours"]
+                both = gpu_timing.milliseconds(quick | {"theirs": "theirs"}, setting)
+    check(abs(ours - 2.008) < 1e-9, f"the median of the first run, which is the fastest: {ours}")
+    check([len(run) for run in ours.samples] == [15] * 3, "three runs of 15 rounds")
+    check([len(run) for run in both["ours"].samples] == [7] * 3, "a run of 8 s at most")
+    pairs = [tuple(order[n : n + 2]) for n in range(46, len(order), 2)]
+    check({frozenset(pair) for pair in pairs} == {frozenset(("ours", "theirs"))}, "each round has both calls")
+    check(len(set(pairs[1:])) == 2, "in random order")
+
+
+def test_program():
+    done = subprocess.run([sys.executable, "-B", str(BENCH / "gpu.py"), "--list"], capture_output=True, text=True)
+    check(done.returncode == 0 and "--table sm80 --rows float32," in done.stdout, f"the program itself: {done.stderr}")
+
+
 def test_groups():
     for table in gpu_groups.BOTH:
         parts = gpu_groups.commands(table)
@@ -275,7 +316,7 @@ def test_groups():
 with tempfile.TemporaryDirectory() as folder:
     for test in (test_markdown, test_plot, test_merge, test_broken_files, test_refusals):
         test(folder)
-for test in (test_verdicts, test_profile, test_rows, test_groups):
+for test in (test_verdicts, test_profile, test_rows, test_times, test_groups, test_program):
     test()
 print(f"{len(failures)} checks failed" if failures else "all checks passed")
 sys.exit(bool(failures))
