@@ -31,7 +31,7 @@ help:
 	@echo 'make wheel       the Python wheel for other machines, with the CUDA backend, into $(build)/wheel; needs nvcc, no GPU;'
 	@echo '                 ARCHS=80,90: for these GPUs alone; ARCHS=none: without CUDA, and without nvcc'
 	@echo 'make bench       our maps, layer and products against PyTorch and oneDNN, under 30 minutes; ARGS=--quick: 5'
-	@echo 'make bench-gpu   the CUDA backend against PyTorch, into $(build)/gpu; ARGS: --table sm80|sm90, --rows GROUPS, --quick'
+	@echo 'make bench-gpu   the CUDA backend against PyTorch, into $(build)/gpu; ARGS: --all, --table T, --rows GROUPS, --list'
 	@echo 'make accuracy    errors of the 16-bit maps in 216 settings, against PyTorch; 3 minutes; ARGS=--quick: 20 seconds'
 	@echo 'make lint        format, static analysis, layering'
 	@echo 'make format      rewrite the sources in the format that lint wants'

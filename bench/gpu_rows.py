@@ -14,22 +14,24 @@ from gpu_timing import (
     CUDNN,
     DEVICE,
     SDPBackend,
+    at,
     flops,
     fused,
     milliseconds,
     named,
     our_calls,
     peer_calls,
+    quotient,
     rate,
     row,
+    second_calls,
     square,
     tensors,
 )
 
 
 def float32(setting):
-    hopper = setting.table == "sm90"
-    goals = {"forward": (3.3, 4.2) if hopper else (2.0, 2.5), "vjp": (1.6, 2.0)}
+    goals = {"forward": (3.3, 4.2) if setting.table == "sm90" else (2.0, 2.5), "vjp": (1.6, 2.0)}
     for dim in (64, 128):
         for n in (2048, 8192):
             x = square(dim, n, torch.float32)
@@ -37,31 +39,32 @@ def float32(setting):
             ms = milliseconds(calls, setting)
             for name, goal in goals.items():
                 ours, theirs = ms.get(name), ms.get("torch " + name)
-                yield row("float32", f"{name} D{dim} N{n}", ours, theirs, *goal, tflops=rate(name, n, ours))
+                place = at(name, dim, n, dtype=torch.float32)
+                yield row("float32", f"{name} D{dim} N{n}", ours, theirs, *goal, tflops=rate(name, n, ours), **place)
 
 
-def derivative_calls(q, k, v, d_o):
+def derivative_calls(q, k, v, d_o, **features):
     """The five maps; a direction of q, k, v and d_o."""
-    f, t = attngrad.forward(q, k, v), attngrad.jvp(q, k, v, k, v, q)
-    return {
-        "forward": lambda: attngrad.forward(q, k, v),
-        "vjp": lambda: attngrad.vjp(q, k, v, *f, d_o),
-        "jvp": lambda: attngrad.jvp(q, k, v, k, v, q),
-        "vjp_jvp": lambda: attngrad.vjp_jvp(q, k, v, *t, d_o, k, v, q, td_o=q),
-        "jvp_jvp": lambda: attngrad.jvp_jvp(q, k, v, *f, t.mu, t.mu, k, v, q, k, v, q),
-    }
+    f, t = attngrad.forward(q, k, v, **features), attngrad.jvp(q, k, v, k, v, q, **features)
+
+    def jvp_jvp():
+        attngrad.jvp_jvp(q, k, v, *f, t.mu, t.mu, k, v, q, k, v, q, **features)
+
+    calls = named("", our_calls(q, k, v, d_o, **features)) | second_calls(q, k, v, d_o, **features)
+    return calls | {"jvp_jvp": jvp_jvp}
 
 
-def derivative_rows(group, setting, dtype, goals):
+def derivative_rows(group, setting, dtype, goals, causal=False):
     """goals: of each map the map whose rate it is compared with, must and aim."""
     for dim in (64, 128):
         for n in (2048, 8192):
-            ms = milliseconds(derivative_calls(*square(dim, n, dtype)), setting)
-            rates = {name: rate(name, n, time) for name, time in ms.items()}
+            ms = milliseconds(derivative_calls(*square(dim, n, dtype), causal=causal), setting)
+            rates = {name: rate(name, n / 2 if causal else n, time) for name, time in ms.items()}
             for name, (other, must, aim) in goals.items():
-                value = rates[name] / rates[other] if name in rates and other in rates else None
-                case = f"rate of {name} over {other}'s D{dim} N{n}"
-                yield row(group, case, ms.get(name), None, must, aim, value=value, tflops=rates.get(name))
+                value = quotient(rates.get(name), rates.get(other))
+                case = f"rate of {name} over {other}'s D{dim} N{n}{' causal' * causal}"
+                place = at(name, dim, n, causal, dtype)
+                yield row(group, case, ms.get(name), None, must, aim, value=value, tflops=rates.get(name), **place)
 
 
 def float32_derivatives(setting):
@@ -69,17 +72,32 @@ def float32_derivatives(setting):
     yield from derivative_rows("float32 derivatives", setting, torch.float32, goals)
 
 
+def probe(setting):
+    """The operations per second of the tensor cores in float64, as the command measures them: its best of five."""
+    command = [f"{setting.build}/cli/attngrad", "bench", "h1 q64 d64 f64", "--backend", "cuda", "--map", "forward"]
+    if setting.only_calls:
+        return 1.0
+    done = subprocess.run(command, capture_output=True, text=True)
+    found = re.search(r"tensor cores in f64: ([0-9.]+) GFLOP/s", done.stdout)
+    if not found:
+        reason = (done.stderr.strip().splitlines() or ["it printed no probe"])[-1]
+        raise RuntimeError(f"{' '.join(command[:2])}: {reason}")
+    return 1e9 * float(found[1])
+
+
 def float64(setting):
-    size = 8192
-    a, b = tensors(2, size, size, dtype=torch.float64)
-    probe = 2 * size**3 / milliseconds({"probe": lambda: a @ b}, setting)["probe"]
+    """Shares of the probe, which runs before and after the maps of each head size."""
+    n, before = 2048, probe(setting)
     for dim in (64, 128):
-        n = 2048
         ms = milliseconds(named("", our_calls(*square(dim, n, torch.float64))), setting)
+        after = probe(setting)
+        best, before = max(before, after), after
         for name, must, aim in (("forward", 0.45, 0.58), ("vjp", 0.30, 0.40)):
-            case = f"{name} D{dim} N{n}, share of {probe / 1e9:.0f} TFLOP/s"
-            value = flops(name, n) / ms[name] / probe if name in ms else None
-            yield row("float64", case, ms.get(name), None, must, aim, value=value, tflops=rate(name, n, ms.get(name)))
+            ours = ms.get(name)
+            case = f"{name} D{dim} N{n}, share of the tensor cores' probe"
+            value = flops(name, n) / (ours / 1e3) / best if ours else None
+            more = {"value": value, "tflops": rate(name, n, ours), "probe_tflops": best / 1e12}
+            yield row("float64", case, ours, None, must, aim, **more)
 
 
 def bfloat16(setting):
@@ -93,7 +111,8 @@ def bfloat16(setting):
                 for name, must, aim in (("forward", 0.42, 0.50), ("vjp", 0.28, 0.40)):
                     case = f"{name} D{dim} N{n}{' causal' * causal} over cuDNN's"
                     ours, theirs = ms.get(name), ms.get("torch " + name)
-                    yield row("bfloat16", case, ours, theirs, must, aim, tflops=rate(name, pairs, ours))
+                    more = {"tflops": rate(name, pairs, ours)} | at(name, dim, n, causal)
+                    yield row("bfloat16", case, ours, theirs, must, aim, **more)
 
 
 def second_order(attention, q, k, v):
@@ -123,8 +142,10 @@ def double_backward(setting):
             if "torch" not in ms:
                 continue  # out of memory: the reason is printed
             yield row("double backward", case, ms.get("ours"), ms["torch"], *goal)
-            peaks = {name: call() / 2**20 for name, call in calls.items() if name in ms}
-            yield row("double backward memory, MiB", case, peaks.get("ours"), peaks["torch"], *memory)
+            if not setting.only_calls:
+                peaks = {name: call() / 2**20 for name, call in calls.items() if name in ms}
+                more = {"unit": "MiB"}
+                yield row("double backward memory, MiB", case, peaks.get("ours"), peaks["torch"], *memory, **more)
             break
 
 
@@ -169,6 +190,8 @@ def small(setting):
 
 def host(setting):
     """Microseconds; here less is better."""
+    if setting.only_calls:
+        return
     command = [f"{setting.build}/tests/gpu_host", "b1 h8 q128 d64 bf16"]
     environment = os.environ | {"ATTNGRAD_BACKEND": "cuda"}
     text = subprocess.run(command, capture_output=True, text=True, env=environment).stdout
@@ -185,7 +208,8 @@ def host(setting):
             best = min(best, (time.perf_counter() - begin) / 50 * 1e6)
     us["torch forward, unrecorded"] = best
     for name, must, aim in (("C forward", 8, 5), ("C vjp", 14, 9), ("torch forward, unrecorded", 45, 30)):
-        yield row("host time, us", name, us.get(name), None, must, aim, value=us.get(name), less_is_better=True)
+        more = {"value": us.get(name), "less_is_better": True, "unit": "us"}
+        yield row("host time, us", name, us.get(name), None, must, aim, **more)
 
 
 ROWS = {

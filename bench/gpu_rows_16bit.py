@@ -1,5 +1,7 @@
-"""Rows of bench/gpu.py for bfloat16 with the goals of the table sm90: lengths, head sizes and shapes beside cuDNN and
-PyTorch's FlashAttention, derivatives, and each feature over the same call without it."""
+"""Rows of bench/gpu.py for 16 bits with the goals of the table sm90: lengths, head sizes and shapes beside cuDNN and
+PyTorch's FlashAttention, windows, derivatives, and forward with o_low."""
+
+import inspect
 
 import attngrad
 import torch
@@ -10,16 +12,20 @@ from gpu_timing import (
     FLASH,
     TOKENS,
     WIDTH,
+    at,
     forward_and_vjp,
     milliseconds,
     named,
     our_calls,
     peer_calls,
+    quotient,
     rate,
     row,
     square,
     tensors,
 )
+
+NO_GOALS = {"forward": (None, None), "vjp": (None, None)}
 
 # ---- Beside cuDNN and FlashAttention ----
 
@@ -36,79 +42,160 @@ def forward_goal(dim, n, causal):
 
 def vjp_goal(dim, n):
     if dim == 256:
-        return 1.05, 1.30
+        return (1.05, 1.30) if n in (2048, 8192) else (None, None)
     return (0.95, 1.10) if n <= 8192 else (0.92, 1.05)
 
 
-def peer_rows(group, case, calls, goals, pairs, setting, tokens=TOKENS):
+def peer_rows(group, case, calls, goals, place, setting, pairs=None, tokens=TOKENS):
     """Rows of forward and vjp; calls: ours without a prefix, PyTorch's as "cudnn ...", "flash ...". The value is over
-    cuDNN, or over FlashAttention where cuDNN does not run, and then without a goal."""
+    cuDNN, or over FlashAttention where cuDNN does not run, and then without a goal. place: dim, n, causal, dtype."""
     ms = milliseconds(calls, setting)
+    pairs = pairs or (place["n"] / 2 if place["causal"] else place["n"])
     for name in ("forward", "vjp"):
         ours, cudnn, flash = (ms.get(prefix + name) for prefix in ("", "cudnn ", "flash "))
         peer, theirs = ("cuDNN", cudnn) if cudnn else ("FlashAttention", flash)
-        text = f"{name} {case} over {peer}'s"
         must, aim = goals[name] if cudnn else (None, None)
-        yield row(group, text, ours, theirs, must, aim, flash_ms=flash, tflops=rate(name, pairs, ours, tokens))
+        more = {"flash_ms": flash, "tflops": rate(name, pairs, ours, tokens)} | at(name, **place)
+        yield row(group, f"{name} {case} over {peer}'s", ours, theirs, must, aim, **more)
 
 
-def compared(group, dim, n, causal, setting):
-    x = square(dim, n)
+def compared(group, dim, n, causal, setting, dtype=torch.bfloat16):
+    x = square(dim, n, dtype)
     calls = named("", our_calls(*x, causal=causal))
     calls |= named("cudnn ", peer_calls(*x, CUDNN, causal)) | named("flash ", peer_calls(*x, FLASH, causal))
     goals = {"forward": setting.goal(*forward_goal(dim, n, causal)), "vjp": setting.goal(*vjp_goal(dim, n))}
+    goals = goals if dtype == torch.bfloat16 else NO_GOALS  # the goals are bfloat16's
     case = f"D{dim} N{n}{' causal' * causal}"
-    yield from peer_rows(group, case, calls, goals, n / 2 if causal else n, setting, max(TOKENS, n))
+    place = {"dim": dim, "n": n, "causal": causal, "dtype": dtype}
+    yield from peer_rows(group, case, calls, goals, place, setting, tokens=max(TOKENS, n))
+
+
+LENGTHS = (512, 1024, 2048, 4096, 8192, 16384, 32768)
 
 
 def lengths(setting):
     """The longest has twice the tokens of the others."""
     for dim in (64, 128):
-        for n in (512, 1024, 2048, 4096, 8192, 16384, 32768):
+        for n in LENGTHS:
             for causal in (False, True):
                 yield from compared("lengths", dim, n, causal, setting)
 
 
 def head_size_256(setting):
-    for n in (2048, 8192):
+    for n in LENGTHS:
         for causal in (False, True):
             yield from compared("D256", 256, n, causal, setting)
 
 
+def float16(setting):
+    for dim in (64, 128, 256):
+        for n in (2048, 8192):
+            for causal in (False, True):
+                yield from compared("float16", dim, n, causal, setting, torch.float16)
+
+
 def grouped_heads(setting):
     """Four query heads for each key head."""
-    no_goal = dict.fromkeys(("forward", "vjp"), (None, None))
-    for dim in (64, 128):
-        n, heads = 4096, WIDTH // dim
-        for causal in (False, True):
-            (q, d_o), (k, v) = tensors(2, TOKENS // n, heads, n, dim), tensors(2, TOKENS // n, heads // 4, n, dim)
-            calls = named("", our_calls(q, k, v, d_o, causal=causal))
-            for prefix, backend in (("cudnn ", CUDNN), ("flash ", FLASH)):
-                calls |= named(prefix, peer_calls(q, k, v, d_o, backend, causal, enable_gqa=True))
-            case = f"D{dim} N{n}, 4 heads share keys{', causal' * causal}"
-            yield from peer_rows("grouped heads", case, calls, no_goal, n / 2 if causal else n, setting)
+    for dim in (64, 128, 256):
+        for n in (512, 2048, 4096, 8192, 32768):
+            for causal in (False, True):
+                heads, batch = WIDTH // dim, max(1, TOKENS // n)
+                (q, d_o), (k, v) = tensors(2, batch, heads, n, dim), tensors(2, batch, heads // 4, n, dim)
+                calls = named("", our_calls(q, k, v, d_o, causal=causal))
+                for prefix, backend in (("cudnn ", CUDNN), ("flash ", FLASH)):
+                    calls |= named(prefix, peer_calls(q, k, v, d_o, backend, causal, enable_gqa=True))
+                case = f"D{dim} N{n}, 4 heads share keys{', causal' * causal}"
+                place = {"dim": dim, "n": n, "causal": causal}
+                tokens = batch * n
+                yield from peer_rows("grouped heads", case, calls, NO_GOALS, place, setting, tokens=tokens)
 
 
-PACKED = (512, 1024, 2048, 4096, 512, 2048, 2048, 4096)  # lengths of sequences, TOKENS together
+def same(ours, theirs):
+    """So that a peer which computes something else is not compared."""
+    difference = (ours.float() - theirs.float()).abs().max().item()
+    if not difference < 0.1:
+        raise RuntimeError(f"another result, by {difference:.3g}")
+
+
+def checked(attention, expected):
+    """The calls of a function of PyTorch whose result is compared once, when a measurement tries it."""
+    seen = []
+
+    def run(*x):
+        o = attention(*x)
+        if not seen:
+            same(expected, o)
+            seen.append(True)
+        return o
+
+    return run
+
+
+PACKED = {  # lengths of sequences, TOKENS together
+    "mixed": (512, 1024, 2048, 4096, 512, 2048, 2048, 4096),
+    "one long": (12288, 1024, 1024, 1024, 512, 512),
+    "short": (128, 384, 256, 256) * 16,
+}
+
+
+def varlen(ends, longest, causal):
+    """FlashAttention on packed sequences; its name for causal differs between releases of PyTorch."""
+    from torch.nn.attention.varlen import varlen_attn  # of new releases of PyTorch
+
+    on_gpu = torch.tensor(ends, device=DEVICE, dtype=torch.int32)
+    has_window = "window_size" in inspect.signature(varlen_attn).parameters
+    keywords = {} if not causal else {"window_size": (-1, 0)} if has_window else {"is_causal": True}
+    return lambda q, k, v: varlen_attn(q, k, v, on_gpu, on_gpu, longest, longest, **keywords)
 
 
 def packed(setting):
-    no_goal = dict.fromkeys(("forward", "vjp"), (None, None))
-    ends = [sum(PACKED[:n]) for n in range(len(PACKED) + 1)]
-    on_gpu = torch.tensor(ends, device=DEVICE, dtype=torch.int32)
+    for dim in (64, 128, 256):
+        for name, parts in PACKED.items():
+            for causal in (False, True):
+                ends = [sum(parts[:n]) for n in range(len(parts) + 1)]
+                x, keywords = tensors(4, ends[-1], WIDTH // dim, dim), {"q_packed": ends, "k_packed": ends}
+                calls = named("", our_calls(*x, causal=causal, **keywords))
+                expected = attngrad.forward(*x[:3], causal=causal, **keywords).o
+                peer = checked(varlen(ends, max(parts), causal), expected)
+                calls |= named("flash ", forward_and_vjp(peer, *x))
+                pairs = sum(n * n for n in parts) / ends[-1] / (2 if causal else 1)
+                case = f"D{dim}, {name}: {len(parts)} sequences of {min(parts)} to {max(parts)}{', causal' * causal}"
+                place = {"dim": dim, "n": ends[-1], "causal": causal}
+                yield from peer_rows("packed", case, calls, NO_GOALS, place, setting, pairs=pairs)
 
-    def varlen(q, k, v):
-        from torch.nn.attention.varlen import varlen_attn  # of new releases of PyTorch
 
-        return varlen_attn(q, k, v, on_gpu, on_gpu, max(PACKED), max(PACKED))
+# ---- Windows ----
 
-    for dim in (64, 128):
-        x = tensors(4, ends[-1], WIDTH // dim, dim)
-        calls = named("", our_calls(*x, q_packed=ends, k_packed=ends))
-        calls |= named("flash ", forward_and_vjp(varlen, *x))
-        pairs = sum(n * n for n in PACKED) / ends[-1]
-        case = f"D{dim}, {len(PACKED)} sequences of {min(PACKED)} to {max(PACKED)}"
-        yield from peer_rows("packed", case, calls, no_goal, pairs, setting)
+
+def windowed_flash(n, left):
+    """PyTorch's FlashAttention with a window, which its public function does not offer."""
+
+    def attention(q, k, v):
+        x = [t.transpose(1, 2) for t in (q, k, v)]
+        window_size = {"window_size_left": left, "window_size_right": 0}
+        o = torch.ops.aten._flash_attention_forward(*x, None, None, n, n, 0.0, False, False, **window_size)[0]
+        return o.transpose(1, 2)
+
+    return attention
+
+
+def window(setting):
+    """Beside FlashAttention, as cuDNN has no window in PyTorch; and the rate in visible pairs over causal's."""
+    for dim in (64, 128, 256):
+        for n, left in ((2048, 255), (8192, 1023), (32768, 4095)):
+            x = square(dim, n)
+            keywords = {"causal": True, "window": (left, 0)}
+            calls = named("causal ", our_calls(*x, causal=True)) | named("", our_calls(*x, **keywords))
+            peer = checked(windowed_flash(n, left), attngrad.forward(*x[:3], **keywords).o)
+            calls |= named("flash ", forward_and_vjp(peer, *x))
+            ms, tokens = milliseconds(calls, setting), max(TOKENS, n)
+            pairs = sum(min(i, left) + 1 for i in range(n)) / n
+            for name in ("forward", "vjp"):
+                ours, whole, flash = ms.get(name), ms.get("causal " + name), ms.get("flash " + name)
+                tflops, case = rate(name, pairs, ours, tokens), f"{name} D{dim} N{n}, {left + 1} keys"
+                yield row("window", f"{case} over FlashAttention's", ours, flash, tflops=tflops, flash_ms=flash)
+                value = quotient(tflops, rate(name, n / 2, whole, tokens))
+                yield row("window", f"{case}: rate over causal's", ours, whole, value=value, tflops=tflops)
 
 
 # ---- Ours over ours ----
@@ -118,62 +205,8 @@ def derivatives(setting):
     goals = {"jvp": ("forward", *setting.goal(1.0, 1.15)), "vjp_jvp": ("vjp", *setting.goal(0.85, 1.0))}
     goals["jvp_jvp"] = ("forward", None, None)
     yield from derivative_rows("derivatives", setting, torch.bfloat16, goals)
-
-
-def window(setting):
-    """Rate in visible pairs over that of causal alone; PyTorch's fused kernels have no window."""
-    for dim in (64, 128):
-        n, left = 8192, 1023
-        x = square(dim, n)
-        calls = named("causal ", our_calls(*x, causal=True))
-        calls |= named("", our_calls(*x, causal=True, window=(left, 0)))
-        ms = milliseconds(calls, setting)
-        pairs = sum(min(i, left) + 1 for i in range(n)) / n
-        for name in ("forward", "vjp"):
-            ours, whole = rate(name, pairs, ms.get(name)), rate(name, n / 2, ms.get("causal " + name))
-            value = ours / whole if ours and whole else None
-            case = f"{name} D{dim} N{n}, {left + 1} keys: rate over causal's"
-            yield row("window", case, ms.get(name), ms.get("causal " + name), value=value, tflops=ours)
-
-
-FEATURES = {  # forward's must and aim, vjp's, at D 128; at D 64 nine tenths of these
-    "ALiBi": ((0.85, 0.93), (0.90, 0.95)),
-    "table": ((0.85, 0.93), (0.90, 0.95)),
-    "softcap": ((0.60, 0.70), (0.78, 0.85)),
-    "bias [1, H, N, N]": ((0.68, 0.80), (0.88, 0.93)),
-    "mask, every tile mixed": ((0.55, 0.75), (0.57, 0.80)),
-    "dropout": ((0.37, 0.42), (0.62, 0.68)),
-    "softcap and window": ((None, None), (None, None)),
-    "bias and mask": ((None, None), (None, None)),
-    "bias and dropout": ((None, None), (None, None)),
-}
-
-
-def feature_keywords(heads, n):
-    """The keywords of each entry of FEATURES."""
-    (bias,), (table,) = tensors(1, 1, heads, n, n), tensors(1, heads, 2 * 128 + 1)
-    mask = torch.rand(1, 1, n, n, device=DEVICE) < 0.5
-    dropout = {"dropout": 0.1, "seed": 7}
-    keywords = [{"alibi": True}, {"bias_table": table}, {"softcap": 30.0}, {"bias": bias}, {"mask": mask}, dropout]
-    keywords += [{"softcap": 30.0, "causal": True, "window": (n // 4, 0)}, {"bias": bias, "mask": mask}]
-    keywords += [{"bias": bias} | dropout]
-    return dict(zip(FEATURES, keywords, strict=True))
-
-
-def features(setting):
-    """The time without a feature over that with it: the rates compared, but where a window hides pairs."""
-    for dim in (128, 64):
-        n, share = 4096, 1.0 if dim == 128 else 0.9
-        x = square(dim, n)
-        calls = named("none ", our_calls(*x))
-        for feature, keywords in feature_keywords(WIDTH // dim, n).items():
-            calls |= named(feature + " ", our_calls(*x, **keywords))
-        ms = milliseconds(calls, setting)
-        for feature, goals in FEATURES.items():
-            for name, goal in zip(("forward", "vjp"), goals):
-                must, aim = setting.goal(*(None if g is None else round(g * share, 3) for g in goal))
-                ours, without = ms.get(f"{feature} {name}"), ms.get("none " + name)
-                yield row("features", f"{name} D{dim} N{n} {feature}", ours, without, must, aim)
+    without = {name: (other, None, None) for name, (other, *_) in goals.items()}
+    yield from derivative_rows("derivatives", setting, torch.bfloat16, without, causal=True)
 
 
 def low_half(setting):
@@ -187,28 +220,13 @@ def low_half(setting):
             yield row("o_low", case, ms.get("low"), ms.get("plain"), *setting.goal(*goal), tflops=tflops)
 
 
-def sparse_mask(setting):
-    """A mask that shows one tile of eight, at random: time over that without a mask."""
-    n, dim, tile = 8192, 128, 128
-    x = square(dim, n)
-    tiles = torch.rand(n // tile, n // tile, device=DEVICE) < 1 / 8
-    mask = tiles.repeat_interleave(tile, 0).repeat_interleave(tile, 1)[None, None].contiguous()
-    ms = milliseconds(named("none ", our_calls(*x)) | named("", our_calls(*x, mask=mask)), setting)
-    for name in ("forward", "vjp"):
-        ours, without = ms.get(name), ms.get("none " + name)
-        value = ours / without if ours and without else None
-        case = f"{name} D{dim} N{n}, {tiles.float().mean().item():.3f} of the {tile} x {tile} tiles: time"
-        yield row("sparse mask", case, ours, without, *setting.goal(0.25, 0.16), value=value, less_is_better=True)
-
-
 ROWS = {
     "lengths": lengths,
     "d256": head_size_256,
+    "float16": float16,
     "gqa": grouped_heads,
     "packed": packed,
-    "derivatives": derivatives,
     "window": window,
-    "features": features,
+    "derivatives": derivatives,
     "low": low_half,
-    "sparse": sparse_mask,
 }
