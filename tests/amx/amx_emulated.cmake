@@ -66,9 +66,13 @@ function(add_emulated_program name)
 endfunction()
 
 # AG_TEST_COUNT is an upper limit of each test's count. On a processor with AMX, which runs these tests on its own unit
-# too, 20 is enough for most on the emulated one; packed and threads have 500, below which they leave out their large
-# problems. low_precision, which has many large problems, always has 500. Without AMX the others run in full.
+# too, 20 is enough for most on the emulated one, and so it is under sanitizers; packed and threads have 500, below which
+# they leave out their large problems. low_precision, which has many large problems, always has 500. Else, without AMX,
+# the others run in full.
 set(amx_short_run)
+if(ATTNGRAD_SANITIZE)
+    set(amx_short_run AG_TEST_COUNT=20)
+endif()
 if(EXISTS /proc/cpuinfo)
     file(STRINGS /proc/cpuinfo amx_lines REGEX "amx_bf16" LIMIT_COUNT 1)
     if(amx_lines)

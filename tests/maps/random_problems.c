@@ -1,6 +1,6 @@
 /* All checks on random problems over all features and dtypes, on each backend and instruction set, with one thread and
  * with two: small ones, and some of several tiles. If AG_TEST_COUNT is set, IN_A_SHORT_RUN of them from number
- * AG_TEST_FIRST on; if it is small, ON_SLOW_ONES, and fewer large ones. */
+ * AG_TEST_FIRST on; if it is small, ON_SLOW_ONES, none of them large: feature_pairs has several tiles there. */
 #include "check/summary.h"
 #include "every_isa.h"
 #include "feature_pairs.h"
@@ -17,12 +17,6 @@ static struct summary summary;
 static int32_t threads;
 static int large; /* is the problem large? */
 
-/* The n-th of this run? */
-static int is_large(int n)
-{
-    return n % LARGE_EACH == LARGE_EACH / 2 && n < test_count(PROBLEMS);
-}
-
 static int first_problem(void)
 {
     const char *text = getenv("AG_TEST_FIRST");
@@ -33,6 +27,12 @@ static int number_of_problems(void)
 {
     const int count = test_count(PROBLEMS);
     return count == PROBLEMS ? PROBLEMS : count > 100 ? IN_A_SHORT_RUN : ON_SLOW_ONES;
+}
+
+/* The n-th of this run? */
+static int is_large(int n)
+{
+    return n % LARGE_EACH == LARGE_EACH / 2 && number_of_problems() > ON_SLOW_ONES;
 }
 
 /* Finite differences and identities are in float64, for which AMX falls back to AVX-512. The reference has no tiles:
