@@ -259,6 +259,16 @@ static uint32_t set_matrices(agi_cuda_job *j)
 
 /* ---- Emitting ---- */
 
+static ag_status refuse_blocks(const ag_problem *p, int32_t kernel, int64_t blocks)
+{
+    return agi_fail_field(
+        AG_UNSUPPORTED, "batch",
+        "batch is %lld, heads is %lld, q_len is %lld, kv_len is %lld: the cuda kernel %s would have "
+        "%lld blocks, and a launch has at most %d",
+        (long long)p->batch, (long long)p->heads, (long long)p->q_len, (long long)p->kv_len,
+        agi_cuda_kernels[kernel].name, (long long)blocks, INT32_MAX);
+}
+
 void agi_cuda_emit(agi_cuda_job *j, int32_t kernel, int64_t blocks, const void *parameter, size_t bytes,
                    bool together)
 {
@@ -266,8 +276,7 @@ void agi_cuda_emit(agi_cuda_job *j, int32_t kernel, int64_t blocks, const void *
         return;
     }
     if (blocks > INT32_MAX) {
-        j->status = agi_fail(AG_UNSUPPORTED, "%s would have %lld blocks, more than a launch can have",
-                             agi_cuda_kernels[kernel].name, (long long)blocks);
+        j->status = refuse_blocks(j->p, kernel, blocks);
         return;
     }
     const agi_cuda_entry launch = {kernel, (uint32_t)blocks, parameter, bytes, together};
@@ -548,8 +557,10 @@ ag_status agi_cuda_launch_merge(const ag_plan *plan, const ag_merge_args *args, 
     for (size_t n = 0; n < count; n++) {
         clear_broadcast_strides(&tensors[n], m.size);
     }
-    const int64_t rows = m.size[0] * m.size[1] * m.size[2];
-    const agi_cuda_entry launch = {agi_kernel_merge, (uint32_t)agi_cuda_divide_up(rows, ROWS_OF_BLOCK), &m,
-                                   sizeof m, 0};
-    return rows == 0 ? AG_OK : stream.emit(stream.ctx, &launch);
+    const int64_t blocks = agi_cuda_divide_up(m.size[0] * m.size[1] * m.size[2], ROWS_OF_BLOCK);
+    if (blocks > INT32_MAX) {
+        return refuse_blocks(&plan->p, agi_kernel_merge, blocks);
+    }
+    const agi_cuda_entry launch = {agi_kernel_merge, (uint32_t)blocks, &m, sizeof m, 0};
+    return blocks == 0 ? AG_OK : stream.emit(stream.ctx, &launch);
 }
