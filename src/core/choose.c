@@ -85,13 +85,14 @@ static ag_status refuse_isa_of_device(const agi_backend *owner, const agi_reques
         find_isa(owner, request)->name, owner->name);
 }
 
-static ag_status check_isa(const agi_isa *isa, const agi_request *request)
+/* A device's backend says by itself what the machine lacks: a driver, a device, or one of that kind. */
+static ag_status check_isa(const agi_backend *backend, const agi_isa *isa, const agi_request *request)
 {
     if (!isa->built_in) {
         return agi_fail_field(AG_UNSUPPORTED, isa_field(request), "isa %s is not built into this library",
                               isa->name);
     }
-    if (!isa->supported(isa->id)) {
+    if (!agi_on_device(backend) && !isa->supported(isa->id)) {
         return agi_fail_field(AG_UNSUPPORTED, isa_field(request), "isa %s: this machine does not have it",
                               isa->name);
     }
@@ -145,7 +146,7 @@ static ag_status named_isa(const agi_backend *const list[], const agi_backend *b
     }
     *isa = find_isa(backend, request);
     if (*isa != NULL) {
-        return check_isa(*isa, request);
+        return check_isa(backend, *isa, request);
     }
     const agi_backend *owner = owner_of_isa(list, request);
     if (owner == NULL) {
@@ -182,7 +183,7 @@ static ag_status choose_first(ag_plan *plan, const agi_backend *const list[], co
         if (agi_on_device(list[i]) || (names_isa(request) && isa == NULL)) {
             continue;
         }
-        status = isa == NULL ? AG_OK : check_isa(isa, request);
+        status = isa == NULL ? AG_OK : check_isa(list[i], isa, request);
         status = status == AG_OK ? try_backend(plan, list[i], isa) : status;
         tried = true;
     }

@@ -101,7 +101,7 @@ static void complete_info(ag_plan *plan)
 static void describe(ag_plan *plan)
 {
     const ag_plan_info *info = &plan->info;
-    char tile[48] = "", place[112];
+    char tile[48] = "", place[144];
     if (info->tile_queries > 0) {
         snprintf(tile, sizeof tile, ", tile %lldx%lld", (long long)info->tile_queries,
                  (long long)info->tile_keys);

@@ -21,7 +21,7 @@ struct ag_plan {
     size_t bytes[AGI_N_MAPS]; /* of workspace, per map */
     void *backend_data;       /* made by the backend's accept, freed by its destroy */
     ag_plan_info info;
-    char description[208];
+    char description[240];
 
     void *alloc_ctx;
     void *(*alloc)(void *ctx, size_t size);

@@ -29,12 +29,6 @@ static ag_status choose_device(const ag_plan *plan, agi_cuda_plan *data)
     return AG_OK;
 }
 
-/* Does a plan take the table by itself? Some kernels of sm90 need 64 blocks on the device at once. */
-static bool is_usual(const agi_isa *isa, const agi_cuda_device *device)
-{
-    return isa->id != AG_ISA_SM90 || device->processors >= AGI_HOPPER_RING_MOST;
-}
-
 /* Sets plan->isa to the table of kernels that options or the environment name, else to the fastest that the device
  * runs: agi_cuda_isas lists them from the slowest to the fastest. */
 static ag_status choose_isa(ag_plan *plan, const agi_cuda_device *device, CUdevice number)
@@ -42,16 +36,50 @@ static ag_status choose_isa(ag_plan *plan, const agi_cuda_device *device, CUdevi
     ag_isa chosen = AG_ISA_AUTO;
     for (int i = 0; i < AGI_N_CUDA_ISAS; i++) {
         const agi_isa *isa = &agi_cuda_isas[i];
-        const bool wanted = plan->isa == AG_ISA_AUTO ? is_usual(isa, device) : isa->id == plan->isa;
+        const bool wanted = plan->isa == AG_ISA_AUTO || isa->id == plan->isa;
         chosen = wanted && isa->built_in && agi_cuda_device_runs(device, isa->id) ? isa->id : chosen;
     }
     if (chosen == AG_ISA_AUTO) {
-        return agi_fail_field(AG_UNSUPPORTED, plan->isa == AG_ISA_AUTO ? "options.device" : "options.isa",
-                              "cuda: device %d, %s, has compute capability %d.%d: too old for the kernels%s",
-                              number, device->name, device->capability / 10, device->capability % 10,
-                              plan->isa == AG_ISA_AUTO ? ", which need 8.0" : " of that isa");
+        return agi_cuda_refuse_device(device, number, plan->isa);
     }
     plan->isa = chosen;
+    return AG_OK;
+}
+
+/* Kernels count the heads by 32 bits, and the rows of a sequence, with some tiles beyond the last, and eight numbers of
+ * each row. */
+static ag_status check_sizes(const ag_problem *p)
+{
+    enum { MAX_ROWS = (1 << 28) - 512 };
+    const struct {
+        const char *field;
+        int64_t value, max;
+    } sizes[] = {{"heads", p->heads, INT32_MAX},
+                 {"q_len", p->q_len, MAX_ROWS},
+                 {"kv_len", p->kv_len, MAX_ROWS},
+                 {"q_total", p->q_total, MAX_ROWS},
+                 {"kv_total", p->kv_total, MAX_ROWS}};
+    for (size_t n = 0; n < sizeof sizes / sizeof sizes[0]; n++) {
+        if (sizes[n].value > sizes[n].max) {
+            return agi_fail_field(AG_UNSUPPORTED, sizes[n].field, "%s is %lld: cuda has at most %lld",
+                                  sizes[n].field, (long long)sizes[n].value, (long long)sizes[n].max);
+        }
+    }
+    return AG_OK;
+}
+
+/* The copy engine of the table sm90 counts the rows of a copy, of all sequences together, by 32 bits. */
+static ag_status check_copies(const ag_problem *p)
+{
+    const int64_t q_rows = agi_cuda_copied_rows(p->batch, p->q_len, p->q_total);
+    const int64_t k_rows = agi_cuda_copied_rows(p->batch, p->kv_len, p->kv_total);
+    const int64_t rows = q_rows > k_rows ? q_rows : k_rows;
+    if (rows > INT32_MAX) {
+        return agi_fail_field(AG_UNSUPPORTED, "batch",
+                              "batch is %lld: copies of its sequences have up to %lld rows, sm90 has at most "
+                              "%d: isa sm80 has more",
+                              (long long)p->batch, (long long)rows, INT32_MAX);
+    }
     return AG_OK;
 }
 
@@ -107,6 +135,9 @@ static ag_status make_plan(ag_plan *plan, agi_cuda_plan *data)
     if (status == AG_OK) {
         status = choose_isa(plan, &device, data->device);
     }
+    if (status == AG_OK && plan->isa == AG_ISA_SM90) {
+        status = check_copies(&plan->p);
+    }
     if (status == AG_OK) {
         data->device_info = device;
         status = agi_cuda_find_kernels(data, plan->isa, plan->p.dtype);
@@ -125,6 +156,10 @@ static ag_status accept(ag_plan *plan)
     status = agi_cuda_open(&cu);
     if (status != AG_OK) {
         return status == AG_UNSUPPORTED ? AGI_NOT_AVAILABLE : status;
+    }
+    status = check_sizes(&plan->p);
+    if (status != AG_OK) {
+        return status;
     }
     agi_cuda_plan *data = agi_plan_alloc(plan, "the cuda plan", sizeof *data, &status);
     if (data == NULL) {
@@ -263,8 +298,12 @@ static void describe_place(const ag_plan *plan, char *text, size_t size)
                        : choice.features != 0  ? ", wgmma in forward and vjp with "
                        : second                ? ", wgmma in forward, vjp, jvp and vjp_jvp"
                                                : ", wgmma in forward and vjp";
-    snprintf(text, size, "device %d, %s%s%s", data->device, data->device_info.name, hopper ? maps : "",
-             hopper ? choice.set : "");
+    char kernels[32] = "";
+    if (limit < AGI_CUDA_SHARED_LARGE) {
+        snprintf(kernels, sizeof kernels, ", kernels of %d KB", (int)(limit / 1024));
+    }
+    snprintf(text, size, "device %d, %s%s%s%s", data->device, data->device_info.name, kernels,
+             hopper ? maps : "", hopper ? choice.set : "");
 }
 
 const agi_backend agi_cuda_backend = {

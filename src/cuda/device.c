@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "core/status.h"
+#include "cuda/schedule.h"
 
 ag_status agi_cuda_describe_device(const agi_cuda_driver *cu, CUdevice number, agi_cuda_device *device)
 {
@@ -29,7 +30,7 @@ ag_status agi_cuda_describe_device(const agi_cuda_driver *cu, CUdevice number, a
 
 ag_status agi_cuda_lower_limit(agi_cuda_device *device)
 {
-    enum { SMALLEST = 99 * 1024 }; /* every kernel for any head size fits it */
+    enum { SMALLEST = AGI_CUDA_SHARED_SMALL }; /* every kernel for any head size fits it */
     const char *text = getenv("ATTNGRAD_CUDA_SHARED");
     if (text == NULL || *text == '\0') {
         return AG_OK;
@@ -48,10 +49,36 @@ ag_status agi_cuda_lower_limit(agi_cuda_device *device)
 
 /* ---- Tables of kernels ---- */
 
-/* Machine code and PTX of sm_80 run on every later device; the instructions of sm_90a on 9.0 alone. */
+/* Portable kernels run from the lowest architecture on that they were compiled for, AGI_CUDA_LOWEST, whose PTX is in
+ * the library; instructions of sm_90a on 9.0 alone, and blocks of vjp wait for each other, up to
+ * AGI_HOPPER_RING_MOST of them. */
+enum { PORTABLE_LOWEST = 80, HOPPER = 90 };
+
 bool agi_cuda_device_runs(const agi_cuda_device *device, ag_isa isa)
 {
-    return isa == AG_ISA_SM90 ? device->capability == 90 : device->capability >= 80;
+    return isa == AG_ISA_SM90
+               ? device->capability == HOPPER && device->processors >= AGI_HOPPER_RING_MOST
+               : device->capability >= PORTABLE_LOWEST && device->capability >= AGI_CUDA_LOWEST;
+}
+
+ag_status agi_cuda_refuse_device(const agi_cuda_device *device, CUdevice number, ag_isa isa)
+{
+    const char *field = isa == AG_ISA_AUTO ? "options.device" : "options.isa";
+    char reason[128];
+    if (isa == AG_ISA_SM90 && device->capability == HOPPER) {
+        snprintf(reason, sizeof reason, "%d multiprocessors: the kernels of sm90 need %d", device->processors,
+                 AGI_HOPPER_RING_MOST);
+    } else if (isa == AG_ISA_SM90) {
+        snprintf(reason, sizeof reason, "compute capability %d.%d: the kernels of sm90 run on 9.0 alone",
+                 device->capability / 10, device->capability % 10);
+    } else if (device->capability < PORTABLE_LOWEST) {
+        snprintf(reason, sizeof reason, "compute capability %d.%d: too old for the kernels, which need 8.0",
+                 device->capability / 10, device->capability % 10);
+    } else {
+        snprintf(reason, sizeof reason, "compute capability %d.%d: this library was compiled for %s alone",
+                 device->capability / 10, device->capability % 10, AGI_CUDA_TARGETS);
+    }
+    return agi_fail_field(AG_UNSUPPORTED, field, "cuda: device %d, %s, has %s", number, device->name, reason);
 }
 
 /* Does some device of this machine run it? In a forked process, which cannot know, a plan is refused later. */

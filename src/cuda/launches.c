@@ -206,38 +206,51 @@ bool agi_cuda_is_direct(const ag_problem *p, const agi_cuda_source *s, const ag_
     return aligned && dtype == p->dtype && agi_cuda_planes(agi_cuda_format_of(dtype)) == 1;
 }
 
-/* Sets a matrix of the loops; returns whether it must be copied. boxes: the copy engine will read it. */
-static bool set_matrix(agi_cuda_params *k, const ag_problem *p, const agi_cuda_layout *x, int operand,
-                       bool boxes)
+/* Do the loops read the caller's matrix? The copy engine needs boxes, and decode a query that is its sequence's first
+ * row. */
+static bool reads_directly(const agi_cuda_job *j, int operand, const ag_tensor *t)
 {
     const agi_cuda_source *s = &agi_cuda_sources[operand];
-    const ag_tensor *t = (const ag_tensor *)(const void *)((const char *)&k->a + s->tensor);
-    const int64_t rows = s->keys ? x->k_rows : x->q_rows, width = width_of_copy(p, s);
+    const bool query_inside = j->decode && operand == AGI_CUDA_Q && agi_has(j->p, AG_PACKED);
+    return agi_cuda_is_direct(j->p, s, t) && (!j->hopper || agi_cuda_has_boxes(j->p, s, t)) && !query_inside;
+}
+
+/* Sets a matrix of the loops; returns whether it must be copied. */
+static bool set_matrix(agi_cuda_job *j, int operand)
+{
+    const ag_problem *p = j->p;
+    const agi_cuda_source *s = &agi_cuda_sources[operand];
+    const ag_tensor *t = (const ag_tensor *)(const void *)((const char *)&j->k.a + s->tensor);
+    const int64_t rows = s->keys ? j->x->k_rows : j->x->q_rows, width = width_of_copy(p, s);
     const agi_cuda_format format = agi_cuda_format_of(p->dtype);
-    agi_cuda_matrix *m = &k->m[operand];
+    agi_cuda_matrix *m = &j->k.m[operand];
     if (t->data == NULL) {
         return false;
     }
-    if (agi_cuda_is_direct(p, s, t) && (!boxes || agi_cuda_has_boxes(p, s, t))) {
+    if (reads_directly(j, operand, t)) {
         *m = (agi_cuda_matrix){
             .data = t->data, .batch = t->strides[0], .head = t->strides[1], .row = t->strides[2]};
         m->width = (int32_t)channels_of(p, s);
         return false;
     }
-    *m = (agi_cuda_matrix){.data = x->copies[operand], .plane = rows * width, .row = width, .copied = 1};
+    *m = (agi_cuda_matrix){.data = j->x->copies[operand], .plane = rows * width, .row = width, .copied = 1};
     m->head = agi_cuda_planes(format) * rows * width;
-    m->inverse = format == AGI_FORMAT_f32 ? x->inverses[operand] : NULL;
+    m->inverse = format == AGI_FORMAT_f32 ? j->x->inverses[operand] : NULL;
     m->width = (int32_t)width;
+    if (j->decode && operand == AGI_CUDA_Q) { /* the heads of a query follow each other */
+        m->head = width;
+        m->row = p->heads * width;
+    }
     return true;
 }
 
 /* Sets the matrices; returns the bits of those that must be copied. */
-static uint32_t set_matrices(agi_cuda_params *k, const ag_problem *p, const agi_cuda_layout *x, bool boxes)
+static uint32_t set_matrices(agi_cuda_job *j)
 {
     uint32_t copied = 0;
-    memset(k->m, 0, sizeof k->m);
+    memset(j->k.m, 0, sizeof j->k.m);
     for (int operand = 0; operand < AGI_CUDA_OPERANDS; operand++) {
-        if (matrices_of[k->map] >> operand & 1 && set_matrix(k, p, x, operand, boxes)) {
+        if (matrices_of[j->k.map] >> operand & 1 && set_matrix(j, operand)) {
             copied |= 1u << operand;
         }
     }
@@ -246,6 +259,16 @@ static uint32_t set_matrices(agi_cuda_params *k, const ag_problem *p, const agi_
 
 /* ---- Emitting ---- */
 
+static ag_status refuse_blocks(const ag_problem *p, int32_t kernel, int64_t blocks)
+{
+    return agi_fail_field(
+        AG_UNSUPPORTED, "batch",
+        "batch is %lld, heads is %lld, q_len is %lld, kv_len is %lld: the cuda kernel %s would have "
+        "%lld blocks, and a launch has at most %d",
+        (long long)p->batch, (long long)p->heads, (long long)p->q_len, (long long)p->kv_len,
+        agi_cuda_kernels[kernel].name, (long long)blocks, INT32_MAX);
+}
+
 void agi_cuda_emit(agi_cuda_job *j, int32_t kernel, int64_t blocks, const void *parameter, size_t bytes,
                    bool together)
 {
@@ -253,8 +276,7 @@ void agi_cuda_emit(agi_cuda_job *j, int32_t kernel, int64_t blocks, const void *
         return;
     }
     if (blocks > INT32_MAX) {
-        j->status = agi_fail(AG_UNSUPPORTED, "%s would have %lld blocks, more than a launch can have",
-                             agi_cuda_kernels[kernel].name, (long long)blocks);
+        j->status = refuse_blocks(j->p, kernel, blocks);
         return;
     }
     const agi_cuda_entry launch = {kernel, (uint32_t)blocks, parameter, bytes, together};
@@ -458,7 +480,7 @@ static void emit_forward(agi_cuda_job *j)
 {
     if (j->hopper) {
         agi_hopper_emit_forward(j);
-    } else if (agi_cuda_splits_keys(j->plan, j->device->shared_limit) && !j->k.m[AGI_CUDA_Q].copied) {
+    } else if (j->decode) {
         emit_decode(j);
     } else {
         emit_stream(j, agi_cuda_forward_of(j->p), j->p->dim_v);
@@ -515,10 +537,10 @@ ag_status agi_cuda_launch_map(const agi_call *call, const agi_cuda_setting *devi
     j.k.diagonal_tiles = x.diagonal_tiles;
     j.features = x.features;
     j.hopper = agi_hopper_serves_call(&j);
+    j.decode = call->map == AGI_FORWARD && agi_cuda_splits_keys(call->plan, device->shared_limit);
     j.drawn = agi_hopper_draws_tiles(&j) ? &zero : NULL;
     set_lists(&j, x.lists);
-    const uint32_t copied = set_matrices(&j.k, j.p, &x, j.hopper);
-    emit_prepare(&j, copied);
+    emit_prepare(&j, set_matrices(&j));
     emit_map(&j);
     return j.status;
 }
@@ -535,8 +557,10 @@ ag_status agi_cuda_launch_merge(const ag_plan *plan, const ag_merge_args *args, 
     for (size_t n = 0; n < count; n++) {
         clear_broadcast_strides(&tensors[n], m.size);
     }
-    const int64_t rows = m.size[0] * m.size[1] * m.size[2];
-    const agi_cuda_entry launch = {agi_kernel_merge, (uint32_t)agi_cuda_divide_up(rows, ROWS_OF_BLOCK), &m,
-                                   sizeof m, 0};
-    return rows == 0 ? AG_OK : stream.emit(stream.ctx, &launch);
+    const int64_t blocks = agi_cuda_divide_up(m.size[0] * m.size[1] * m.size[2], ROWS_OF_BLOCK);
+    if (blocks > INT32_MAX) {
+        return refuse_blocks(&plan->p, agi_kernel_merge, blocks);
+    }
+    const agi_cuda_entry launch = {agi_kernel_merge, (uint32_t)blocks, &m, sizeof m, 0};
+    return blocks == 0 ? AG_OK : stream.emit(stream.ctx, &launch);
 }

@@ -235,7 +235,7 @@ bool agi_cuda_splits_keys(const ag_plan *plan, int32_t shared_limit)
     enum { MAX_GROUP = 16 }; /* rows of a tile */
     const ag_problem *p = &plan->p;
     return p->q_len == 1 && p->heads / p->kv_heads <= MAX_GROUP && p->kv_len > AGI_CUDA_SPLIT &&
-           !agi_has(p, AG_PACKED | AG_WINDOW) && !agi_cuda_needs_full(p) && !(plan->flags & AG_INVARIANT) &&
+           !agi_has(p, AG_WINDOW) && !agi_cuda_needs_full(p) && !(plan->flags & AG_INVARIANT) &&
            find_kernel(p, AGI_STREAM_decode, shared_limit) != NULL;
 }
 

@@ -31,7 +31,8 @@ foreach(name cuda_driver cuda_fork cuda_lists cuda_plan cuda_schedule cuda_stage
     with_driver(${name} works)
 endforeach()
 
-target_compile_definitions(test_cuda_plan PRIVATE AGI_CUDA_HAS_HOPPER=$<BOOL:${cuda_hopper}>)
+target_compile_definitions(test_cuda_plan PRIVATE AGI_CUDA_HAS_HOPPER=$<BOOL:${cuda_hopper}>
+    AGI_CUDA_LOWEST=${cuda_lowest})
 
 # cuda_absent(KIND REASON): plans are refused for this reason.
 add_executable(test_cuda_absent cuda/cuda_absent.c)

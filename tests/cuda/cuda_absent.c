@@ -21,6 +21,17 @@ static void refuse(const ag_options *options)
     CHECK(strstr(ag_last_message(), reason) != NULL, "'%s' does not say '%s'", ag_last_message(), reason);
 }
 
+/* Who names a table of kernels gets the same reason. */
+static void with_a_table(void)
+{
+    ag_options options = AG_OPTIONS_INIT;
+    options.isa = AG_ISA_SM80;
+    refuse(&options);
+    setenv("ATTNGRAD_ISA", "sm80", 1);
+    refuse(NULL);
+    unsetenv("ATTNGRAD_ISA");
+}
+
 static void *refuse_on_thread(void *arg)
 {
     ag_options options = AG_OPTIONS_INIT;
@@ -78,6 +89,7 @@ int main(int argc, char **argv)
     on_threads();
     setenv("ATTNGRAD_BACKEND", "cuda", 1);
     refuse(NULL);
+    with_a_table();
     unsetenv("ATTNGRAD_BACKEND");
     others_notice_nothing();
     no_table_is_available();

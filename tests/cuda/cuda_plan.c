@@ -30,10 +30,85 @@ static void old_card(void)
     ag_plan *plan = NULL;
     atomic_store(&fake->capability[1], 75);
     CHECK_STATUS(make_cuda_plan(&plan, "q8 d16 f32", 2), AG_UNSUPPORTED);
-    message_has("options.device", "compute capability 7.5");
+    message_has("options.device",
+                "device 1, Fake GPU 1, has compute capability 7.5: too old for the kernels");
     CHECK_OK(make_cuda_plan(&plan, "q8 d16 f32", 1));
     ag_plan_destroy(plan);
     atomic_store(&fake->capability[1], 90);
+}
+
+/* A card for which the library has neither code nor PTX; the message has what it was compiled for. */
+static void card_without_code(void)
+{
+    struct fake_driver *fake = fake_state();
+    ag_plan *plan = NULL;
+    char lowest[32];
+    if (AGI_CUDA_LOWEST <= 80) {
+        printf("a card without code: not run, the kernels are compiled for every card here\n");
+        return;
+    }
+    snprintf(lowest, sizeof lowest, "compute_%d alone", AGI_CUDA_LOWEST);
+    atomic_store(&fake->capability[1], 80);
+    CHECK_STATUS(make_cuda_plan(&plan, "q8 d16 f32", 2), AG_UNSUPPORTED);
+    message_has("options.device",
+                "Fake GPU 1, has compute capability 8.0: this library was compiled for sm_");
+    message_has("options.device", lowest);
+    setenv("ATTNGRAD_ISA", "sm80", 1);
+    CHECK_STATUS(make_cuda_plan(&plan, "q8 d16 f32", 2), AG_UNSUPPORTED);
+    message_has("options.isa", lowest);
+    unsetenv("ATTNGRAD_ISA");
+    atomic_store(&fake->capability[1], 90);
+}
+
+/* Later cards run the portable kernels, by PTX if need be, but not those of sm90. */
+static void newer_card(void)
+{
+    struct fake_driver *fake = fake_state();
+    ag_plan *plan = NULL;
+    atomic_store(&fake->capability[1], 120);
+    CHECK_OK(make_cuda_plan(&plan, "q8 d16 f32", 2));
+    CHECK(strstr(ag_plan_describe(plan), "cuda, sm80, ") != NULL &&
+              strstr(ag_plan_describe(plan), "Fake GPU 1, kernels of 99 KB, det") != NULL,
+          "it runs on '%s'", ag_plan_describe(plan));
+    ag_plan_destroy(plan);
+    if (AGI_CUDA_HAS_HOPPER) {
+        setenv("ATTNGRAD_ISA", "sm90", 1);
+        CHECK_STATUS(make_cuda_plan(&plan, "q8 d16 f32", 2), AG_UNSUPPORTED);
+        message_has("options.isa", "compute capability 12.0: the kernels of sm90 run on 9.0 alone");
+        unsetenv("ATTNGRAD_ISA");
+    }
+    atomic_store(&fake->capability[1], 90);
+}
+
+/* Sizes that 32 bits do not count. */
+static void sizes(void)
+{
+    static const struct {
+        const char *problem, *field, *text;
+    } large[] = {
+        {"h2147483648 q1 d16 bf16", "heads", "heads is 2147483648: cuda has at most 2147483647"},
+        {"q268434945 k1 d16 bf16", "q_len", "q_len is 268434945: cuda has at most 268434944"},
+        {"q1 k268434945 d16 bf16", "kv_len", "kv_len is 268434945"},
+        {"q1 k1 packed=268434945,1 d16 bf16", "q_total", "q_total is 268434945"},
+        {"q1 k1 packed=1,268434945 d16 bf16", "kv_total", "kv_total is 268434945"},
+    };
+    ag_plan *plan = NULL;
+    for (size_t n = 0; n < sizeof large / sizeof large[0]; n++) {
+        CHECK_STATUS(make_cuda_plan(&plan, large[n].problem, 1), AG_UNSUPPORTED);
+        message_has(large[n].field, large[n].text);
+    }
+    CHECK_OK(make_cuda_plan(&plan, "q268434944 k268434944 d16 bf16", 1));
+    ag_plan_destroy(plan);
+    CHECK_OK(make_cuda_plan(&plan, "h2147483647 q1 k1 d16 bf16", 1));
+    ag_plan_destroy(plan);
+    if (AGI_CUDA_HAS_HOPPER) {
+        atomic_store(&fake_state()->processors, 64);
+        CHECK_STATUS(make_cuda_plan(&plan, "b9 q268434944 k1 d16 bf16", 1), AG_UNSUPPORTED);
+        message_has("batch", "batch is 9: copies of its sequences have up to 2415915072 rows");
+        CHECK_OK(make_cuda_plan(&plan, "b8 q268434944 k1 d16 bf16", 1));
+        ag_plan_destroy(plan);
+        atomic_store(&fake_state()->processors, 8);
+    }
 }
 
 /* CUDA is taken only if it is named, also if an instruction set is. */
@@ -91,7 +166,7 @@ static void described_as(const char *problem, const char *description)
     ag_plan_destroy(plan);
 }
 
-/* A plan takes the table sm90 by default on a device with at least 64 multiprocessors; on others only if ATTNGRAD_ISA
+/* A plan takes the table sm90 on a device with at least 64 multiprocessors; on others it is refused if ATTNGRAD_ISA
  * names it. Problems without a kernel in it run on the portable ones; the plan's description says so. */
 static void table_of_hopper(void)
 {
@@ -112,6 +187,9 @@ static void table_of_hopper(void)
     atomic_store(&fake_state()->processors, 63);
     forward_by("q65 k65 d16 bf16", "forward_bf16_d32_plain", "cuda, sm80, ");
     setenv("ATTNGRAD_ISA", "sm90", 1);
+    CHECK_STATUS(make_cuda_plan(&plan, "q65 d16 bf16", 1), AG_UNSUPPORTED);
+    message_has("options.isa", "Fake GPU 0, has 63 multiprocessors: the kernels of sm90 need 64");
+    atomic_store(&fake_state()->processors, 64);
     forward_by("q65 k65 d16 bf16", "hopper_forward_fine_bf16_d64",
                "cuda, sm90, float32 inside, device 0, Fake GPU 0, wgmma in forward, vjp, jvp and vjp_jvp, "
                "deterministic");
@@ -147,6 +225,7 @@ static void table_of_hopper(void)
     CHECK_STATUS(make_cuda_plan(&plan, "q65 d16 bf16", 2), AG_UNSUPPORTED);
     message_has("options.isa", "compute capability 8.0");
     atomic_store(&fake_state()->capability[1], 90);
+    atomic_store(&fake_state()->processors, 8);
     unsetenv("ATTNGRAD_ISA");
 }
 
@@ -418,9 +497,11 @@ static void lowered_limit(void)
         message_has("ATTNGRAD_CUDA_SHARED", "must be from 101376 to 232448");
     }
     test_need(setenv("ATTNGRAD_CUDA_SHARED", "101376", 1) == 0, "setenv");
-    CHECK_OK(make_cuda_plan(&plan, "q8 d16 f32", 0));
-    ag_plan_destroy(plan);
+    described_as("q8 d16 f32", "Fake GPU 0, kernels of 99 KB, det");
+    test_need(setenv("ATTNGRAD_CUDA_SHARED", "166912", 1) == 0, "setenv");
+    described_as("q8 d16 f32", "Fake GPU 0, kernels of 163 KB, det");
     unsetenv("ATTNGRAD_CUDA_SHARED");
+    described_as("q8 d16 f32", "Fake GPU 0, det");
 }
 
 int main(void)
@@ -429,6 +510,9 @@ int main(void)
     devices();
     lowered_limit();
     old_card();
+    card_without_code();
+    newer_card();
+    sizes();
     on_request_only();
     table_of_hopper();
     out_of_memory();

@@ -1,9 +1,10 @@
 /* The choice of kernels on the host: every kernel fits its device, every head size has one, and the parameters of a
  * launch fit every driver. */
+#include "cuda/device.h"
 #include "cuda/schedule.h"
 #include "test.h"
 
-enum { LIMIT_SMALL = 101376, LIMIT_LARGE = 232448, MAX_PARAMETER = 4096 };
+enum { LIMIT_SMALL = AGI_CUDA_SHARED_SMALL, LIMIT_LARGE = AGI_CUDA_SHARED_LARGE, MAX_PARAMETER = 4096 };
 
 static void check_limits(void)
 {
@@ -183,10 +184,51 @@ static void check_bias_walk(int64_t batch, int64_t heads, int64_t n, bool over_b
     CHECK(agi_hopper_walk_of_bias(&plan, LIMIT_LARGE).tiles == 0, "a bias with a softcap");
 }
 
+/* ---- Launches ---- */
+
+static ag_status count_launch(void *ctx, const agi_cuda_entry *launch)
+{
+    (void)launch;
+    *(int *)ctx += 1;
+    return AG_OK;
+}
+
+/* More blocks than a launch has: a map and merge are refused by the sizes. */
+static void check_too_many_blocks(void)
+{
+    static double memory[2];
+    int launches = 0;
+    const agi_cuda_emitter emitter = {count_launch, &launches};
+    const agi_cuda_setting device = {.shared_limit = LIMIT_LARGE, .processors = 132};
+    ag_plan plan = {.p = AG_PROBLEM_INIT};
+    ag_problem *p = &plan.p;
+    agi_call call = {.plan = &plan, .map = AGI_FORWARD};
+    const ag_merge_args merge = {.struct_size = sizeof merge};
+    p->dtype = p->out_dtype = AG_F64;
+    p->batch = UINT32_MAX;
+    p->heads = p->kv_heads = 1;
+    p->q_len = p->kv_len = 100;
+    p->dim_qk = p->dim_v = 16;
+    call.a.q.data = call.a.k.data = call.a.v.data = call.a.o.data = memory;
+    call.a.q.strides[3] = call.a.k.strides[3] = call.a.v.strides[3] = 1;
+    CHECK_STATUS(agi_cuda_launch_map(&call, &device, memory, emitter), AG_UNSUPPORTED);
+    CHECK(strcmp(ag_last_field(), "batch") == 0 &&
+              strstr(ag_last_message(), "batch is 4294967295, heads is 1, q_len is 100") != NULL,
+          "%s", ag_last_message());
+    CHECK_STATUS(agi_cuda_launch_merge(&plan, &merge, emitter), AG_UNSUPPORTED);
+    CHECK(strstr(ag_last_message(), "merge would have") != NULL, "%s", ag_last_message());
+    CHECK(launches == 0, "%d launches", launches);
+    p->batch = 2;
+    CHECK_OK(agi_cuda_launch_map(&call, &device, memory, emitter));
+    CHECK_OK(agi_cuda_launch_merge(&plan, &merge, emitter));
+    CHECK(launches > 1, "%d launches", launches);
+}
+
 int main(void)
 {
     static const ag_dtype dtypes[] = {AG_F64, AG_F32, AG_F16, AG_BF16};
     check_limits();
+    check_too_many_blocks();
     for (int n = 0; n < 4; n++) {
         check_choices(dtypes[n], LIMIT_SMALL);
         check_choices(dtypes[n], LIMIT_LARGE);

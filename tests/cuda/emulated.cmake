@@ -132,7 +132,6 @@ foreach(name empty_rows extremes given_o invariant jvp_jvp low_halves merge pack
     add_long_test(cuda_${name} $<TARGET_FILE:cuda_${name}>)
 endforeach()
 
-# Whole calls on that driver: the library as it is, kernels that compute, the check engine's copies.
 # The table sm90 where rows see nothing and sinks are huge; the range of its float32, and its scores.
 foreach(name empty_rows extremes float32_floor)
     add_attngrad_test(cuda_hopper_${name} ${CMAKE_COMMAND} -E env EMULATED_HOPPER=1 AG_TEST_COUNT=20
@@ -140,6 +139,7 @@ foreach(name empty_rows extremes float32_floor)
     add_long_test(cuda_hopper_${name} ${CMAKE_COMMAND} -E env EMULATED_HOPPER=1 $<TARGET_FILE:cuda_${name}>)
 endforeach()
 
+# Whole calls on that driver: the library as it is, kernels that compute, the check engine's copies.
 foreach(name empty_rows merge packed)
     add_attngrad_test(cuda_driver_${name} ${CMAKE_COMMAND} -E env AG_TEST_COUNT=20 ATTNGRAD_BACKEND=cuda
         $<TARGET_FILE:test_${name}>)

@@ -34,13 +34,15 @@ static int64_t rows_of(const struct arrays *x, enum tensor t, int64_t b)
     return has_key_rows(t) ? agc_arrays_k_length(x, b) : agc_arrays_q_length(x, b);
 }
 
-static void set_lengths(struct arrays *packed, struct arrays *padded, size_t n, int64_t times)
+/* q_times, k_times: a sequence has so many times the listed lengths; q_times 0: one query, unless it has none. */
+static void set_lengths(struct arrays *packed, struct arrays *padded, size_t n, int64_t q_times,
+                        int64_t k_times)
 {
     padded->args.q_lengths = padded->q_lengths = test_alloc(BATCH, sizeof(int64_t));
     padded->args.kv_lengths = padded->kv_lengths = test_alloc(BATCH, sizeof(int64_t));
     for (int b = 0; b < BATCH; b++) {
-        padded->q_lengths[b] = times * lengths[n].q[b];
-        padded->kv_lengths[b] = times * lengths[n].k[b];
+        padded->q_lengths[b] = q_times == 0 ? lengths[n].q[b] > 0 : q_times * lengths[n].q[b];
+        padded->kv_lengths[b] = k_times * lengths[n].k[b];
         packed->q_packed[b + 1] = packed->q_packed[b] + padded->q_lengths[b];
         packed->k_packed[b + 1] = packed->k_packed[b] + padded->kv_lengths[b];
     }
@@ -128,20 +130,22 @@ static void compare(const struct arrays *packed, const struct arrays *padded, en
     }
 }
 
-/* Sequences of `times` the listed lengths. */
-static void check_case(const char *heads, const char *features, const char *dtype, size_t n, int times)
+/* q_times, k_times: as in set_lengths. */
+static void check_case(const char *heads, const char *features, const char *dtype, size_t n, int q_times,
+                       int k_times)
 {
+    const int longest_q = q_times == 0 ? 1 : 6 * q_times, longest_k = 8 * k_times;
     struct arrays packed, padded;
     char text[256], label[320];
-    snprintf(text, sizeof text, "b5 %s q%d k%d %s %s", heads, 6 * times, 8 * times, features, dtype);
+    snprintf(text, sizeof text, "b5 %s q%d k%d %s %s", heads, longest_q, longest_k, features, dtype);
     make_arrays(&padded, text, NULL, 77 + n);
-    snprintf(text, sizeof text, "b5 %s q%d k%d packed=%d,%d %s %s", heads, 6 * times, 8 * times,
-             30 * times + 3, 40 * times + 3, features, dtype);
+    snprintf(text, sizeof text, "b5 %s q%d k%d packed=%d,%d %s %s", heads, longest_q, longest_k,
+             BATCH * longest_q + 3, BATCH * longest_k + 3, features, dtype);
     make_arrays(&packed, text, NULL, 77 + n);
     snprintf(label, sizeof label, "'%s', lengths %s", text, lengths[n].name);
     CHECK_OK(agc_arrays_add_low_halves(&packed));
     CHECK_OK(agc_arrays_add_low_halves(&padded));
-    set_lengths(&packed, &padded, n, times);
+    set_lengths(&packed, &padded, n, q_times, k_times);
     share_inputs(&packed, &padded);
     padded.args.batch_offset = packed.args.batch_offset = 3;
     CHECK_OK(agc_arrays_run_all(&packed));
@@ -181,16 +185,21 @@ int main(void)
     }
     for (size_t f = 0; f < sizeof features / sizeof features[0]; f++) {
         for (size_t n = 0; n < sizeof lengths / sizeof lengths[0]; n++) {
-            check_case("h4 kv2 d5 dv3", features[f], dtypes[(f + n) % 4], n, 1);
+            check_case("h4 kv2 d5 dv3", features[f], dtypes[(f + n) % 4], n, 1, 1);
             if (several_tiles) {
-                check_case("h2 kv1 d5 dv3", features[f], dtypes[(f + n) % 4], n, 30);
+                check_case("h2 kv1 d5 dv3", features[f], dtypes[(f + n) % 4], n, 30, 30);
             }
         }
     }
     /* Small heads: a sequence without padding takes the small-head path, a padded one does not. */
     for (size_t n = 0; n < sizeof lengths / sizeof lengths[0]; n++) {
-        check_case("h3 d16 dv32", "", "f32", n, 1);
-        check_case("h3 d16 dv32", "", "f64", n, 1);
+        check_case("h3 d16 dv32", "", "f32", n, 1, 1);
+        check_case("h3 d16 dv32", "", "f64", n, 1, 1);
+    }
+    /* One query and many keys: GPU kernels split the keys, whose number may end inside a split. */
+    for (size_t n = 0; n < 4; n++) {
+        check_case("h2 kv1 d8", n == 2 ? "causal align=bottom-right sink" : "", dtypes[(n + 2) % 4], n, 0,
+                   65);
     }
     return test_summary();
 }

@@ -207,6 +207,7 @@ static void layouts_give_the_same_bits(void)
         "b3 h2 q16 k16 d16 packed=40,35 ",
         "b2 h3 q7 k8 d96 dv80 ", /* the same, with dot products in several chunks of channels */
         "b2 h2 q3 k40 d10 causal align=bottom-right ", /* few queries: scores by dot products */
+        "h2 kv1 q1 k520 d8 ",                          /* one query and many keys: GPU kernels split them */
     };
     static const struct tiled large[] = {
         {"h2 kv1 q210 k330 d40 dv24 causal align=bottom-right sink bias=11qk mask=11qk ",

@@ -153,6 +153,9 @@ template <class real> VERB void join(const agi_cuda_params &p)
     x.h = (int)(blockIdx.x % p.H);
     real m = -(real)INFINITY, l = 0;
     const bool there = x.s.n_q > 0;
+    if (!there && (p.flags & AG_PACKED)) { /* the next row is another sequence's */
+        return;
+    }
     if (there) {
         join_sums(p, x, m, l);
     }
@@ -160,9 +163,9 @@ template <class real> VERB void join(const agi_cuda_params &p)
                  low = {&p.a.o_low, p.out_dtype, false};
     for (int c = threadIdx.x; c < p.Dv; c += blockDim.x) {
         const real value = there ? join_column(p, x, m, l, c) : 0;
-        o.store(element_at(p.a.o, x.s.view, x.h, 0) + c * p.a.o.strides[3], value);
+        o.store(element_at(p.a.o, x.s.view, x.h, x.s.q0) + c * p.a.o.strides[3], value);
         if (low.t->data != nullptr) {
-            low.store(element_at(p.a.o_low, x.s.view, x.h, 0) + c * p.a.o_low.strides[3],
+            low.store(element_at(p.a.o_low, x.s.view, x.h, x.s.q0) + c * p.a.o_low.strides[3],
                       low_half(p.out_dtype, (float)value));
         }
     }

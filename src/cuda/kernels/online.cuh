@@ -273,7 +273,7 @@ template <class T, bool TANGENT> struct online {
 /* ---- decode: one query per head ---- */
 
 /* The heads of a group, all at query 0, are the rows of a tile; a block has one split of the keys. p.m[AGI_CUDA_Q] has
- * the strides for that. */
+ * the strides for that: a head follows the other, in a copy also at the next query. */
 template <class T> VERB block_place<T> split_place(const agi_cuda_params &p)
 {
     const int64_t head = blockIdx.x / p.w.blocks, split = blockIdx.x % p.w.blocks;
@@ -281,6 +281,7 @@ template <class T> VERB block_place<T> split_place(const agi_cuda_params &p)
     sequence s = find_sequence(p, head / p.Hk);
     s.n_k = max(min(s.n_k, s.high + 1), 0); /* of query 0 */
     s.n_q = s.n_q > 0 ? p.group : 0;
+    s.q_copy *= p.H; /* in rows of one head */
     s.low = -FAR;
     s.high = FAR;
     at.x.s = s;
