@@ -16,7 +16,7 @@ endfunction()
 # The tests of the maps on copies of their arrays in the GPU's memory. The long ones first; of random_problems half.
 foreach(name random_problems invariant error_rule low_precision feature_pairs_bf16 feature_pairs_f32 strides
         empty_rows extremes finite_differences given_d given_o identities jvp_jvp low_halves low_halves_calls merge
-        offsets packed wide_outputs)
+        offsets packed)
     set(count)
     if(name STREQUAL random_problems)
         set(count ${CMAKE_COMMAND} -E env AG_TEST_COUNT=200)
@@ -27,7 +27,7 @@ endforeach()
 
 # Every kernel; the range of float32; the same bits over repeats, at length with values, and beside other work; small
 # problems under memcheck; host time, for bench/gpu.py.
-foreach(name gpu_bits gpu_float32_floor gpu_host gpu_kernels gpu_long gpu_progress)
+foreach(name gpu_bits gpu_capture gpu_float32_floor gpu_host gpu_kernels gpu_lists gpu_long gpu_progress)
     string(REPLACE gpu_float32 float32 source ${name}) # which runs by emulation too
     add_executable(${name} EXCLUDE_FROM_ALL cuda/${source}.c)
     target_include_directories(${name} PRIVATE ${CMAKE_CURRENT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/src)
@@ -39,6 +39,13 @@ add_gpu_test(kernels kernels $<TARGET_FILE:gpu_kernels> 8)
 add_gpu_test(kernels float32_floor $<TARGET_FILE:gpu_float32_floor>)
 add_gpu_test(kernels fork $<TARGET_FILE:test_cuda_fork>) # which runs on the fake driver too
 add_dependencies(gpu_tests test_cuda_fork)
+add_gpu_test(kernels lists $<TARGET_FILE:gpu_lists> 20)
+foreach(mode global relaxed)
+    foreach(dtype bf16 f32)
+        add_gpu_test(kernels capture_${mode}_${dtype} $<TARGET_FILE:gpu_capture> ${mode}
+            "h2 q200 k300 d64 causal softcap=5 ${dtype}")
+    endforeach()
+endforeach()
 foreach(dtype bf16 f16 f32 f64)
     add_gpu_test(bits bits_${dtype} $<TARGET_FILE:gpu_bits> --dtype ${dtype})
     add_gpu_test(bits long_${dtype} $<TARGET_FILE:gpu_long> --dtype ${dtype})
