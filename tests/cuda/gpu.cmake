@@ -3,9 +3,10 @@
 add_custom_target(gpu_tests DEPENDS attngrad)
 set(ATTNGRAD_TEST_CONFIGURATION gpu)
 
-# add_gpu_test(PART NAME COMMAND...): plans are for cuda unless they say otherwise; in Python the arrays decide.
+# add_gpu_test(PART NAME COMMAND...): plans are for cuda unless they say otherwise; in Python the arrays decide. The tests
+# of the maps fail if they ran nothing on the GPU; the programs of tests/cuda look at each plan.
 function(add_gpu_test part name)
-    set(environment ${CMAKE_COMMAND} -E env ATTNGRAD_BACKEND=cuda)
+    set(environment ${CMAKE_COMMAND} -E env ATTNGRAD_BACKEND=cuda AG_TEST_ON_DEVICE=1)
     if(part STREQUAL python)
         set(environment)
     endif()

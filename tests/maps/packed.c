@@ -1,6 +1,7 @@
 /* Compares packed sequences with the same sequences padded, bit for bit: the maps with every feature,
  * with empty sequences, and with NaN in all rows that belong to no sequence. Such rows become zero, with lse
  * minus infinity. */
+#include "device.h"
 #include "outputs.h"
 
 #include <math.h>
@@ -192,5 +193,5 @@ int main(void)
         check_case("h3 d16 dv32", "", "f32", n, 1);
         check_case("h3 d16 dv32", "", "f64", n, 1);
     }
-    return test_summary();
+    return test_maps_summary();
 }
