@@ -28,7 +28,7 @@ endforeach()
 
 # Every kernel; the range of float32; the same bits over repeats, at length with values, and beside other work; small
 # problems under memcheck; host time, for bench/gpu.py.
-foreach(name gpu_bits gpu_capture gpu_float32_floor gpu_host gpu_kernels gpu_lists gpu_long gpu_progress)
+foreach(name gpu_bits gpu_capture gpu_float32_floor gpu_hopper gpu_host gpu_kernels gpu_lists gpu_long gpu_progress)
     string(REPLACE gpu_float32 float32 source ${name}) # which runs by emulation too
     add_executable(${name} EXCLUDE_FROM_ALL cuda/${source}.c)
     target_include_directories(${name} PRIVATE ${CMAKE_CURRENT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/src)
@@ -37,9 +37,12 @@ foreach(name gpu_bits gpu_capture gpu_float32_floor gpu_host gpu_kernels gpu_lis
     add_dependencies(gpu_tests ${name})
 endforeach()
 add_gpu_test(kernels kernels $<TARGET_FILE:gpu_kernels> 8)
+add_gpu_test(kernels hopper $<TARGET_FILE:gpu_hopper> 8)
+set_tests_properties(${ATTNGRAD_TEST_PREFIX}gpu_hopper PROPERTIES PROCESSORS 8 SKIP_RETURN_CODE 77)
 add_gpu_test(kernels float32_floor $<TARGET_FILE:gpu_float32_floor>)
 add_gpu_test(kernels fork $<TARGET_FILE:test_cuda_fork>) # which runs on the fake driver too
 add_dependencies(gpu_tests test_cuda_fork)
+set(gpu_memcheck ${CMAKE_CURRENT_SOURCE_DIR}/cuda/gpu_memcheck.sh)
 add_gpu_test(kernels lists $<TARGET_FILE:gpu_lists> 20)
 foreach(mode global relaxed)
     foreach(dtype bf16 f32)
@@ -51,10 +54,25 @@ foreach(dtype bf16 f16 f32 f64)
     add_gpu_test(bits bits_${dtype} $<TARGET_FILE:gpu_bits> --dtype ${dtype})
     add_gpu_test(bits long_${dtype} $<TARGET_FILE:gpu_long> --dtype ${dtype})
     set_tests_properties(${ATTNGRAD_TEST_PREFIX}gpu_long_${dtype} PROPERTIES PROCESSORS 8) # its threads
-    add_gpu_test(memcheck memcheck_${dtype} sh ${CMAKE_CURRENT_SOURCE_DIR}/cuda/gpu_memcheck.sh $<TARGET_FILE:gpu_bits>
+    add_gpu_test(memcheck memcheck_${dtype} sh ${gpu_memcheck} memcheck $<TARGET_FILE:gpu_bits>
         "h2 kv1 q70 k90 d40 causal ${dtype}" "h2 kv1 q1 k600 d64 ${dtype}" "b2 h1 q20 k30 d300 packed=30,40 ${dtype}"
         "b2 h2 q33 k70 d64 bias=1hqk table=5 mask sink softcap=4 dropout=0.2 ${dtype}")
 endforeach()
+# Each set of the table sm90, head sizes of each of its kernels, tiles that are cut; windows to the right of a mask.
+foreach(dtype bf16 f16)
+    set(problems)
+    foreach(d 64 128)
+        foreach(words "" softcap=5 "alibi table=9" bias=1hqk mask=11qk "bias=1hqk mask=11qk" dropout=0.3
+                "dropout=0.3 bias=1hqk")
+            list(APPEND problems "h2 kv1 q70 k136 d${d} causal ${words} ${dtype}")
+        endforeach()
+        list(APPEND problems "h2 q70 k136 d${d} ${dtype}" "b2 h1 q70 k90 d${d} packed=110,150 sink ${dtype}")
+    endforeach()
+    list(APPEND problems "h2 q70 k90 d256 causal ${dtype}" "h1 q70 k90 d200 dv136 window=30,9 ${dtype}")
+    add_gpu_test(memcheck memcheck_hopper_${dtype} sh ${gpu_memcheck} memcheck $<TARGET_FILE:gpu_bits> ${problems})
+endforeach()
+add_gpu_test(memcheck racecheck sh ${gpu_memcheck} racecheck $<TARGET_FILE:gpu_bits>
+    "h1 q70 k136 d64 mask=11qk window=20,9 bf16")
 # Alone: other processes would take the device away from it by turns.
 add_gpu_test(bits progress $<TARGET_FILE:gpu_progress>)
 set_tests_properties(${ATTNGRAD_TEST_PREFIX}gpu_progress PROPERTIES RUN_SERIAL TRUE)

@@ -303,9 +303,12 @@ static void replayed(const char *name, int count, int held)
     }
 }
 
-/* A ring of blocks, bands of several groups of blocks, lengths, packed sequences; head sizes of both kernels. */
+/* Rings of one group of blocks and of several, bands of several groups, lengths, packed sequences; head sizes of both
+ * kernels. */
 static const char *const usual[] = {
     "h4 q4096 d64 bf16",
+    "h2 q17000 k17000 d64 bf16",
+    "h1 q17000 k17000 d128 bf16",
     "h2 q8192 d128 causal bf16",
     "h4 kv2 q9000 d64 window=2000,0 sink f16",
     "b3 h2 q3000 k4000 d128 packed=5000,9000 bf16",
