@@ -1,6 +1,6 @@
 #!/bin/sh
-# forward, grad, jvp, jvp2 and hvp of files on the driver whose kernels run by emulation: the numbers that the CPU gives,
-# on both devices; a device that is not there. usage: computes_files.sh PATH_TO_ATTNGRAD
+# forward, grad, jvp, jvp2 and hvp of files on the driver whose kernels run by emulation: the numbers that the CPU
+# gives, on both devices; a device that is not there. usage: computes_files.sh PATH_TO_ATTNGRAD
 set -u
 [ $# -eq 1 ] || { echo "usage: computes_files.sh PATH_TO_ATTNGRAD" >&2; exit 2; }
 . "$(dirname "$0")/../command.sh"

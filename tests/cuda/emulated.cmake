@@ -147,12 +147,14 @@ foreach(name empty_rows merge packed)
 endforeach()
 # Programs of `make test-gpu`.
 set_target_properties(gpu_lists gpu_capture PROPERTIES EXCLUDE_FROM_ALL OFF)
-add_attngrad_test(cuda_driver_lists ${CMAKE_COMMAND} -E env ATTNGRAD_BACKEND=cuda $<TARGET_FILE:gpu_lists>)
+foreach(table sm80 sm90)
+    add_attngrad_test(cuda_driver_lists_${table} ${CMAKE_COMMAND} -E env ATTNGRAD_BACKEND=cuda ATTNGRAD_ISA=${table}
+        $<TARGET_FILE:gpu_lists> 1)
+    with_driver(cuda_driver_lists_${table} computes)
+endforeach()
 add_attngrad_test(cuda_driver_capture ${CMAKE_COMMAND} -E env ATTNGRAD_BACKEND=cuda $<TARGET_FILE:gpu_capture> global
     "h2 q70 k90 d64 causal bf16")
-foreach(name lists capture)
-    with_driver(cuda_driver_${name} computes)
-endforeach()
+with_driver(cuda_driver_capture computes)
 if(ATTNGRAD_COMMAND)
     add_attngrad_test(cuda_driver_command sh ${CMAKE_CURRENT_SOURCE_DIR}/cuda/computes.sh $<TARGET_FILE:attngrad>)
     with_driver(cuda_driver_command computes)

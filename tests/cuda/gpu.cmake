@@ -3,8 +3,8 @@
 add_custom_target(gpu_tests DEPENDS attngrad)
 set(ATTNGRAD_TEST_CONFIGURATION gpu)
 
-# add_gpu_test(PART NAME COMMAND...): plans are for cuda unless they say otherwise; in Python the arrays decide. The tests
-# of the maps fail if they ran nothing on the GPU; the programs of tests/cuda look at each plan.
+# add_gpu_test(PART NAME COMMAND...): plans are for cuda unless they say otherwise; in Python the arrays decide. The
+# tests of the maps fail if they ran nothing on the GPU; the programs of tests/cuda look at each plan.
 function(add_gpu_test part name)
     set(environment ${CMAKE_COMMAND} -E env ATTNGRAD_BACKEND=cuda AG_TEST_ON_DEVICE=1)
     if(part STREQUAL python)
@@ -26,8 +26,8 @@ foreach(name random_problems invariant error_rule low_precision feature_pairs_bf
     add_dependencies(gpu_tests test_${name})
 endforeach()
 
-# Every kernel; the range of float32; the same bits over repeats, at length with values, and beside other work; small
-# problems under memcheck; host time, for bench/gpu.py.
+# Every kernel; lists on the device; a first call inside a capture; the range of float32; the same bits over repeats, at
+# length with values, and beside other work; small problems under memcheck; host time, for bench/gpu.py.
 foreach(name gpu_bits gpu_capture gpu_float32_floor gpu_hopper gpu_host gpu_kernels gpu_lists gpu_long gpu_progress)
     string(REPLACE gpu_float32 float32 source ${name}) # which runs by emulation too
     add_executable(${name} EXCLUDE_FROM_ALL cuda/${source}.c)

@@ -1,6 +1,6 @@
-/* The first use of the library in a process is inside the capture of a stream, without a call before it: the kernels are
- * loaded there. Each map is captured, or refused in words that name the capture; then, and after a call that is not
- * captured, replays have the bits of a plain call.
+/* The first use of the library in a process is inside the capture of a stream, without a call before it: the kernels
+ * are loaded there. All maps are captured; or one is refused in words that name the capture, and then all are captured
+ * after a plain call. A replay has the bits of a plain call.
  *
  * gpu_capture MODE PROBLEM: a process can do it once. MODE: global or relaxed, as the driver's modes of capture. */
 #include "graphs.h"

@@ -1,5 +1,5 @@
-/* Lists and the seed in the device's memory, on a GPU or on the fake driver that computes: every map has the bits that it
- * has from lists in host memory; values that no list may have are clamped, and nothing but the outputs is written; a
+/* Lists and the seed in the device's memory, on a GPU or on the fake driver that computes: every map has the bits that
+ * it has from lists in host memory; values that no list may have are clamped, and nothing but the outputs is written; a
  * captured call keeps the values of lists in host memory, and reads those on the device when it is replayed. */
 #include "graphs.h"
 #include "outputs.h"
@@ -269,8 +269,8 @@ static void check_wild(const char *text, int with)
     agc_arrays_destroy(&x);
 }
 
-/* Anything: offsets of packed sequences that overlap and go back, positions whose difference has more than 64 bits. What
- * the results are then is left open, but the call ends, and the next one is right. */
+/* Anything: offsets of packed sequences that overlap and go back, positions whose difference has more than 64 bits.
+ * What the results are then is left open, but the call ends, and the next one is right. */
 static void fill_with_anything(struct lists *l, uint64_t *state)
 {
     static const int64_t choices[] = {INT64_MIN,

@@ -1,5 +1,6 @@
 #!/bin/sh
-# Small problems on a GPU under a tool of compute-sanitizer: gpu_memcheck.sh memcheck|racecheck PATH_TO_GPU_BITS PROBLEM...
+# Small problems on a GPU under a tool of compute-sanitizer:
+#     gpu_memcheck.sh memcheck|racecheck PATH_TO_GPU_BITS PROBLEM...
 set -eu
 tool=$1
 shift

@@ -287,8 +287,8 @@ static void any_number_of_queries_at_large_scores(void)
     weights_sum_to_one("h1 q70 k300 d24 f32 scale=1", 1e-5);
 }
 
-/* Of several tiles, which on a GPU are the tensor cores': there, and on AMX, weights have 16 bits, and scores of 1e4 cost
- * them less than that. The first alone if AG_TEST_COUNT is small. */
+/* Of several tiles, which on a GPU are the tensor cores': there, and on AMX, weights have 16 bits, and scores of 1e4
+ * cost them less than that. The first alone if AG_TEST_COUNT is small. */
 static void large_scores_in_16_bits(void)
 {
     static const char *const list[] = {
