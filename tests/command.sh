@@ -96,6 +96,17 @@ little_endian() {
     done
 }
 
+# npy FILE DTYPE SHAPE BYTES: an array of zeros
+npy() {
+    header="{'descr': '$2', 'fortran_order': False, 'shape': $3, }"
+    {
+        printf '\223NUMPY\001\000'
+        little_endian 2 ${#header}
+        printf '%s' "$header"
+        head -c "$4" /dev/zero
+    } >"$1"
+}
+
 # terminal SECONDS COLUMNS ARGUMENT...: runs the command on a terminal so wide, ends it after so long; what was
 # drawn is in $out, each drawing on a line of its own
 terminal() {

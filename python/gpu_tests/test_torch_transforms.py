@@ -97,6 +97,59 @@ def test_compile_with_graphs():
         compare(f"gradient {n}", got[1], wanted[1].cpu(), torch.float32)
 
 
+def gradients_of(function, xs):
+    """Its value and its gradients."""
+    xs = [x.detach().requires_grad_() for x in xs]
+    value = function(*xs)
+    return [value.detach().clone(), *(g.clone() for g in torch.autograd.grad(value, xs))]
+
+
+def loss_of(**options):
+    return lambda q, k, v: sdpa(q * 2, k, v, **options).float().square().sum()
+
+
+def compare_with_float64(name, function, got, xs):
+    """In float64 on the CPU, of the same values: within what bfloat16 costs."""
+    wanted = gradients_of(function, [x.cpu().double() for x in xs])
+    for n, (a, b) in enumerate(zip(got, wanted, strict=True)):
+        error = (a.cpu().double() - b).norm() / b.norm()
+        assert error <= 2e-2, f"{name} result {n}: {error:.1e}"
+
+
+# Sizes that the tensor cores take: several tiles, both head sizes.
+LARGE = [(200, 64, {"is_causal": True}), (333, 64, {"softcap": 5.0}), (200, 128, {}), (260, 128, {"is_causal": True})]
+
+
+def large_inputs(n, d):
+    return [draw(2, heads, n, d, dtype=torch.bfloat16).to(DEVICE) for heads in (4, 2, 2)]
+
+
+def test_compile_large():
+    """One graph of forward and backward in bfloat16."""
+    torch.manual_seed(7)
+    for n, d, options in LARGE:
+        torch._dynamo.reset()
+        loss = loss_of(enable_gqa=True, **options)
+        xs = large_inputs(n, d)
+        got = gradients_of(torch.compile(loss, fullgraph=True), xs)
+        compare_with_float64(f"compiled {n} {d} {options}", loss, got, xs)
+
+
+def test_compile_large_with_graphs():
+    """The same in CUDA graphs, replayed with other inputs."""
+    if needs_gpu():
+        return
+    torch.manual_seed(8)
+    for n, d, options in LARGE:
+        torch._dynamo.reset()
+        loss = loss_of(enable_gqa=True, **options)
+        compiled = torch.compile(loss, fullgraph=True, mode="reduce-overhead")
+        for step in range(4):  # the first ones warm up and capture
+            xs = large_inputs(n, d)
+            torch.compiler.cudagraph_mark_step_begin()
+            compare_with_float64(f"graph {n} {d} {options} step {step}", loss, gradients_of(compiled, xs), xs)
+
+
 # ---- Autocast ----
 
 

@@ -4,6 +4,7 @@
 #include "check/driver.h"
 #include "check/message.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -327,6 +328,13 @@ ag_status agc_stage_merge(struct agc_stage *s, const ag_plan *plan, ag_merge_arg
 
 /* ---- Calls ---- */
 
+static atomic_llong device_calls;
+
+long long agc_device_calls(void)
+{
+    return atomic_load(&device_calls);
+}
+
 static ag_status call_map(const ag_plan *plan, uint32_t map, const ag_args *args, void *workspace,
                           size_t bytes)
 {
@@ -347,6 +355,7 @@ ag_status agc_run_map(const ag_plan *plan, uint32_t map, const ag_args *args, vo
         return call_map(plan, map, args, workspace, bytes);
     }
     ag_args there = *args;
+    atomic_fetch_add(&device_calls, 1);
     ag_status status = agc_stage_map(&stage, plan, map, &there, &workspace, bytes);
     if (status == AG_OK) {
         status = call_map(plan, map, &there, workspace, bytes);
@@ -361,6 +370,7 @@ ag_status agc_run_merge(const ag_plan *plan, const ag_merge_args *args)
         return ag_merge(plan, args, NULL);
     }
     ag_merge_args there = *args;
+    atomic_fetch_add(&device_calls, 1);
     ag_status status = agc_stage_merge(&stage, plan, &there);
     if (status == AG_OK) {
         status = ag_merge(plan, &there, NULL);

@@ -47,4 +47,7 @@ ag_status agc_stage_end(struct agc_stage *s, ag_status status);
 ag_status agc_run_map(const ag_plan *plan, uint32_t map, const ag_args *args, void *workspace, size_t bytes);
 ag_status agc_run_merge(const ag_plan *plan, const ag_merge_args *args);
 
+/* How many of these two the process has run on a device. */
+long long agc_device_calls(void);
+
 #endif

@@ -145,9 +145,23 @@ foreach(name empty_rows merge packed)
         $<TARGET_FILE:test_${name}>)
     with_driver(cuda_driver_${name} computes)
 endforeach()
+# Programs of `make test-gpu`.
+set_target_properties(gpu_lists gpu_capture PROPERTIES EXCLUDE_FROM_ALL OFF)
+foreach(table sm80 sm90)
+    add_attngrad_test(cuda_driver_lists_${table} ${CMAKE_COMMAND} -E env ATTNGRAD_BACKEND=cuda ATTNGRAD_ISA=${table}
+        $<TARGET_FILE:gpu_lists> 1)
+    with_driver(cuda_driver_lists_${table} computes)
+endforeach()
+add_attngrad_test(cuda_driver_capture ${CMAKE_COMMAND} -E env ATTNGRAD_BACKEND=cuda $<TARGET_FILE:gpu_capture> global
+    "h2 q70 k90 d64 causal bf16")
+with_driver(cuda_driver_capture computes)
 if(ATTNGRAD_COMMAND)
     add_attngrad_test(cuda_driver_command sh ${CMAKE_CURRENT_SOURCE_DIR}/cuda/computes.sh $<TARGET_FILE:attngrad>)
     with_driver(cuda_driver_command computes)
+endif()
+if(ATTNGRAD_HAS_IO)
+    add_attngrad_test(cuda_driver_files sh ${CMAKE_CURRENT_SOURCE_DIR}/cuda/computes_files.sh $<TARGET_FILE:attngrad>)
+    with_driver(cuda_driver_files computes)
 endif()
 if(TARGET attngrad_python)
     add_attngrad_test(cuda_driver_python sh ${CMAKE_CURRENT_SOURCE_DIR}/cuda/python.sh ${PROJECT_SOURCE_DIR}

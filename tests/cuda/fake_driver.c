@@ -19,7 +19,8 @@
 
 #define EXPORT __attribute__((visibility("default")))
 
-enum { MAX_STACK = 8, MAX_BLOCKS = 1024, MAX_GRAPH = 16, MAX_KERNELS = 1024, PAGE = 65536 };
+enum { MAX_STACK = 8, MAX_BLOCKS = 1024, MAX_GRAPH = 256, MAX_KERNELS = 1024, PAGE = 65536 };
+enum { MAX_PARAMETER = 4096, TENSOR_MAP_ALIGNMENT = 128 };
 
 EXPORT struct fake_driver ag_fake_driver;
 
@@ -246,10 +247,16 @@ static CUdevice owner_of(CUdeviceptr address)
     return device;
 }
 
+/* The launches of the last capture. */
+struct captured {
+    const char *name;
+    CUlaunchConfig config;
+    AGI_ALIGNED(TENSOR_MAP_ALIGNMENT) char parameter[MAX_PARAMETER];
+};
 static struct {
     bool active;
     CUstream stream;
-    agi_cuda_upload uploads[MAX_GRAPH]; /* of the captured launches, those of this kernel */
+    struct captured launches[MAX_GRAPH];
     int n;
 } graph;
 
@@ -399,11 +406,6 @@ EXPORT CUresult cuKernelSetAttribute(CUfunction_attribute attribute, int value, 
 }
 #endif
 
-static void run_upload(const agi_cuda_upload *p)
-{
-    memcpy(p->to, p->values, (size_t)p->count * sizeof p->values[0]);
-}
-
 /* Runs the kernel, one at a time, as the emulation has one state. */
 static CUresult compute(const char *name, const CUlaunchConfig *config, const void *parameter)
 {
@@ -423,12 +425,60 @@ static CUresult compute(const char *name, const CUlaunchConfig *config, const vo
     pthread_mutex_unlock(&computing);
     return status == AG_OK ? 0 : FAKE_LAUNCH_FAILED;
 #else
+    const agi_cuda_upload *p = parameter;
     (void)config;
     if (strcmp(name, "upload") == 0) {
-        run_upload(parameter);
+        memcpy(p->to, p->values, (size_t)p->count * sizeof p->values[0]);
     }
     return 0;
 #endif
+}
+
+/* How many bytes the kernel's parameter has. */
+static size_t parameter_bytes(const char *name)
+{
+    static const struct {
+        const char *begins;
+        size_t bytes;
+    } list[] = {
+        {"upload", sizeof(agi_cuda_upload)},
+        {"merge", sizeof(agi_cuda_merge)},
+        {"hopper_relative", sizeof(agi_hopper_before)},
+        {"hopper_classes", sizeof(agi_hopper_before)},
+        {"hopper_live", sizeof(agi_hopper_before)},
+        {"hopper_forward_f32", sizeof(agi_hopper_planes)},
+        {"hopper_forward", sizeof(agi_hopper_forward)},
+        {"hopper_jvp", sizeof(agi_hopper_jvp)},
+        {"hopper_ring", sizeof(agi_hopper_ring)},
+        {"hopper_statistics", sizeof(agi_hopper_ring)},
+        {"hopper_second", sizeof(agi_hopper_second_ring)},
+        {"hopper_td", sizeof(agi_hopper_second)},
+        {"hopper_dbias", sizeof(agi_hopper_dbias)},
+        {"hopper_dkdv_bf16_d256", sizeof(agi_hopper_wide)},
+        {"hopper_dkdv_f16_d256", sizeof(agi_hopper_wide)},
+        {"hopper_dq_bf16_d256", sizeof(agi_hopper_wide)},
+        {"hopper_dq_f16_d256", sizeof(agi_hopper_wide)},
+        {"hopper_d", sizeof(agi_hopper_backward)},
+    };
+    for (size_t n = 0; n < sizeof list / sizeof list[0]; n++) {
+        if (strncmp(name, list[n].begins, strlen(list[n].begins)) == 0) {
+            return list[n].bytes;
+        }
+    }
+    return sizeof(agi_cuda_params);
+}
+
+static CUresult capture(const char *name, const CUlaunchConfig *config, const void *parameter)
+{
+    const size_t bytes = parameter_bytes(name);
+    if (graph.n == MAX_GRAPH || bytes > MAX_PARAMETER) {
+        return FAKE_INVALID_VALUE;
+    }
+    struct captured *c = &graph.launches[graph.n++];
+    c->name = name;
+    c->config = *config;
+    memcpy(c->parameter, parameter, bytes);
+    return 0;
 }
 
 static void record(const char *name, CUstream stream)
@@ -451,15 +501,9 @@ EXPORT CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction functi
         return result != 0 ? result : FAKE_INVALID_VALUE;
     }
     record(kernel->name, config->stream);
-    const bool is_upload = strcmp(kernel->name, "upload") == 0;
-    ag_fake_driver.uploads += is_upload;
-    if (!graph.active || config->stream != graph.stream) {
-        return compute(kernel->name, config, params[0]);
-    }
-    if (is_upload) {
-        memcpy(&graph.uploads[graph.n++ % MAX_GRAPH], params[0], sizeof graph.uploads[0]);
-    }
-    return 0;
+    ag_fake_driver.uploads += strcmp(kernel->name, "upload") == 0;
+    return graph.active && config->stream == graph.stream ? capture(kernel->name, config, params[0])
+                                                          : compute(kernel->name, config, params[0]);
 }
 
 /* ---- Modules, which the command's probe of the peak uses; its kernel takes a millisecond ---- */
@@ -510,10 +554,54 @@ static CUresult end_capture(void)
 
 static CUresult replay(void)
 {
-    for (int i = 0; i < graph.n; i++) {
-        run_upload(&graph.uploads[i]);
+    CUresult result = 0;
+    for (int i = 0; i < graph.n && result == 0; i++) {
+        const struct captured *c = &graph.launches[i];
+        result = compute(c->name, &c->config, c->parameter);
     }
-    return 0;
+    return result;
+}
+
+/* The same by the driver's own functions. A graph is that of the last capture. */
+EXPORT CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned flags, int priority)
+{
+    (void)flags, (void)priority;
+    *stream = (CUstream)(void *)&graph;
+    return on_context("cuStreamCreateWithPriority");
+}
+
+EXPORT CUresult cuStreamBeginCapture_v2(CUstream stream, int mode)
+{
+    (void)mode;
+    return begin_capture(stream);
+}
+
+EXPORT CUresult cuStreamEndCapture(CUstream stream, void **captured)
+{
+    *captured = &graph;
+    return stream == graph.stream ? end_capture() : FAKE_INVALID_VALUE;
+}
+
+EXPORT CUresult cuGraphInstantiateWithFlags(void **exec, void *captured, unsigned long long flags)
+{
+    *exec = captured;
+    return flags == 0 && captured == &graph ? 0 : FAKE_INVALID_VALUE;
+}
+
+EXPORT CUresult cuGraphLaunch(void *exec, CUstream stream)
+{
+    (void)stream;
+    return exec == &graph ? replay() : FAKE_INVALID_VALUE;
+}
+
+EXPORT CUresult cuGraphDestroy(void *captured)
+{
+    return captured == &graph ? 0 : FAKE_INVALID_VALUE;
+}
+
+EXPORT CUresult cuGraphExecDestroy(void *exec)
+{
+    return exec == &graph ? 0 : FAKE_INVALID_VALUE;
 }
 
 static CUcontext context_of(CUdevice device, int which)

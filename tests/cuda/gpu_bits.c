@@ -1,7 +1,7 @@
 /* On a GPU: repeated calls give the same bits, at sizes at which the blocks of a launch do not run at once, so that a
  * missing barrier or a sum whose order is left open would show. Every map, dtype and kind of sum.
  *
- * gpu_bits --dtype DTYPE: the list below; gpu_bits PROBLEM...: these. */
+ * gpu_bits --dtype DTYPE: the lists below; gpu_bits PROBLEM...: these. */
 #include "outputs.h"
 
 enum { REPEATS = 4 };
@@ -38,11 +38,27 @@ static const char *const problems[] = {
 };
 enum { N_PROBLEMS = sizeof problems / sizeof problems[0] };
 
-static void check_list(const char *dtype)
+/* Of 16 bits, whose vjp is one kernel on the table sm90: blocks of keys add to sums of all queries in turn. */
+static const char *const rings[] = {
+    /* more keys than a group of blocks has: higher groups wait for lower ones */
+    "h2 q17000 d64",
+    "h1 q17000 d128",
+    /* each set of score features in rings of blocks; with a mask vjp is in two kernels */
+    "h2 q3000 k3072 d128 softcap=5",
+    "h2 kv1 q3000 k3072 d64 alibi table=50",
+    "h2 q3000 k3072 d128 bias=1hqk",
+    "h2 q3000 k3072 d64 bias=11qk dropout=0.2",
+    "h2 q3000 k3072 d128 dropout=0.2",
+    "h2 q3000 k3072 d64 mask=1hqk window=-1,500",
+    "h1 q3000 k3072 d128 bias=11qk mask=11qk",
+};
+enum { N_RINGS = sizeof rings / sizeof rings[0] };
+
+static void check_list(const char *const *list, int count, const char *dtype)
 {
     char text[128];
-    for (int n = 0; n < N_PROBLEMS; n++) {
-        snprintf(text, sizeof text, "%s %s", problems[n], dtype);
+    for (int n = 0; n < count; n++) {
+        snprintf(text, sizeof text, "%s %s", list[n], dtype);
         check_repeats(text);
     }
 }
@@ -51,7 +67,8 @@ int main(int argc, char **argv)
 {
     test_need(argc > 1, "gpu_bits --dtype DTYPE, or gpu_bits PROBLEM...");
     if (strcmp(argv[1], "--dtype") == 0 && argc == 3) {
-        check_list(argv[2]);
+        check_list(problems, N_PROBLEMS, argv[2]);
+        check_list(rings, strstr(argv[2], "16") == NULL ? 0 : N_RINGS, argv[2]);
         return test_summary();
     }
     for (int n = 1; n < argc; n++) {

@@ -1,11 +1,9 @@
-/* On a GPU: every kernel, by the error rule. Each problem runs in a process of its own, so that a kernel that
- * faults leaves the others alone; several at a time, as most of the time goes into the truth, which the processor
- * computes.
+/* On a GPU: every kernel of the table sm80, by the error rule, as far as the plans take that table: gpu_hopper has the
+ * problems of the other one.
  *
  * gpu_kernels [JOBS [NUMBER]]: how many at a time; this problem alone, in this process (for a debugger). */
 #define _POSIX_C_SOURCE 200809L /* fork */
-#include <sys/wait.h>
-#include <unistd.h>
+#include "processes.h"
 
 #include "check/error_rule.h"
 #include "check/random_case.h"
@@ -47,45 +45,12 @@ static void check_problem(int number)
     agc_arrays_destroy(&x);
 }
 
-/* Waits for one process; 1 if it failed. */
-static int collect(void)
-{
-    int status = 0;
-    test_need(wait(&status) > 0, "wait");
-    return !WIFEXITED(status) || WEXITSTATUS(status) != 0;
-}
-
-/* Begins a process for the problem. */
-static void begin(int number)
-{
-    fflush(stdout);
-    const pid_t child = fork();
-    test_need(child >= 0, "fork");
-    if (child == 0) {
-        check_problem(number);
-        fflush(stdout);
-        _exit(atomic_load(&test_failed) != 0);
-    }
-}
-
 int main(int argc, char **argv)
 {
     const int jobs = argc > 1 ? atoi(argv[1]) : 4;
-    int running = 0, failed = 0;
     if (argc > 2) {
         check_problem(atoi(argv[2]));
         return test_summary();
     }
-    for (int n = 0; n < N_FIXED; n++) {
-        for (; running >= jobs; running--) {
-            failed += collect();
-        }
-        begin(n);
-        running++;
-    }
-    for (; running > 0; running--) {
-        failed += collect();
-    }
-    printf("%d problems, %d with failures\n", (int)N_FIXED, failed);
-    return failed != 0;
+    return run_processes(check_problem, N_FIXED, jobs) != 0;
 }

@@ -11,8 +11,7 @@
 
 #include <attngrad_check.h>
 
-#include "check/driver.h"
-#include "cuda/driver.h"
+#include "graphs.h"
 #include "outputs.h"
 
 enum { MAX_PROBLEMS = 8, STREAMS = 8, STEP_SECONDS = 60, REPEATS = 3 };
@@ -20,10 +19,8 @@ static const uint64_t hold_nanoseconds = 2000000000;
 
 /* ---- Functions of the driver that the library does not call ---- */
 
-typedef struct CUgraph_st *CUgraph;
-typedef struct CUgraphExec_st *CUgraphExec;
 typedef struct CUmod_st *CUmodule;
-enum { NOT_READY = 600, NON_BLOCKING = 1, CAPTURE_GLOBAL = 0 };
+enum { NOT_READY = 600 };
 
 struct functions {
     CUresult (*load)(CUmodule *module, const void *text);
@@ -34,14 +31,7 @@ struct functions {
                        void **parameters, void **extra);
     CUresult (*alloc_host)(void **memory, size_t bytes);
     CUresult (*priorities)(int *least, int *greatest);
-    CUresult (*create)(CUstream *stream, unsigned flags, int priority);
     CUresult (*query)(CUstream stream);
-    CUresult (*begin_capture)(CUstream stream, int mode);
-    CUresult (*end_capture)(CUstream stream, CUgraph *graph);
-    CUresult (*instantiate)(CUgraphExec *exec, CUgraph graph, unsigned long long flags);
-    CUresult (*replay)(CUgraphExec exec, CUstream stream);
-    CUresult (*destroy_graph)(CUgraph graph);
-    CUresult (*destroy_exec)(CUgraphExec exec);
 };
 
 static const struct agc_driver_function names[] = {
@@ -51,31 +41,13 @@ static const struct agc_driver_function names[] = {
     {"cuLaunchKernel", offsetof(struct functions, launch)},
     {"cuMemAllocHost_v2", offsetof(struct functions, alloc_host)},
     {"cuCtxGetStreamPriorityRange", offsetof(struct functions, priorities)},
-    {"cuStreamCreateWithPriority", offsetof(struct functions, create)},
     {"cuStreamQuery", offsetof(struct functions, query)},
-    {"cuStreamBeginCapture_v2", offsetof(struct functions, begin_capture)},
-    {"cuStreamEndCapture", offsetof(struct functions, end_capture)},
-    {"cuGraphInstantiateWithFlags", offsetof(struct functions, instantiate)},
-    {"cuGraphLaunch", offsetof(struct functions, replay)},
-    {"cuGraphDestroy", offsetof(struct functions, destroy_graph)},
-    {"cuGraphExecDestroy", offsetof(struct functions, destroy_exec)},
 };
 
 static struct functions more;
-static const agi_cuda_driver *cu;
 static CUstream streams[STREAMS]; /* the first has the lowest priority, the second the highest, and so on */
 static CUstream holding;
 static int processors, shared_limit;
-
-/* Ends the program if the driver fails: all that follows would fail too. */
-static void must(CUresult result, const char *what)
-{
-    char text[100];
-    const char *name = NULL;
-    cu->GetErrorName(result, &name);
-    snprintf(text, sizeof text, "%s: error %d, %s", what, result, name == NULL ? "of no name" : name);
-    test_need(result == 0, text);
-}
 
 static void make_streams(void)
 {
@@ -85,9 +57,9 @@ static void make_streams(void)
     for (int n = 0; n < STREAMS; n++) {
         const int step = n / 2, priority = n % 2 == 0 ? least - step : greatest + step;
         const int inside = priority > least ? least : priority < greatest ? greatest : priority;
-        must(more.create(&streams[n], NON_BLOCKING, inside), "a stream");
+        must(graphs.create(&streams[n], NON_BLOCKING, inside), "a stream");
     }
-    must(more.create(&holding, NON_BLOCKING, greatest), "a stream");
+    must(graphs.create(&holding, NON_BLOCKING, greatest), "a stream");
     must(cu->CtxGetDevice(&device), "device");
     must(cu->DeviceGetAttribute(&processors, AGI_CU_PROCESSORS, device), "multiprocessors");
     must(cu->DeviceGetAttribute(&shared_limit, AGI_CU_SHARED_LIMIT, device), "shared memory");
@@ -301,14 +273,9 @@ static void side_by_side(const char *name, int count)
 
 static CUgraphExec capture(struct call *c)
 {
-    CUgraph graph = NULL;
-    CUgraphExec exec = NULL;
-    must(more.begin_capture(streams[0], CAPTURE_GLOBAL), "capture");
+    must(graphs.begin_capture(streams[0], CAPTURE_GLOBAL), "capture");
     enqueue(c, streams[0]);
-    must(more.end_capture(streams[0], &graph), "the end of a capture");
-    must(more.instantiate(&exec, graph, 0), "a graph");
-    must(more.destroy_graph(graph), "a graph");
-    return exec;
+    return end_of_capture(streams[0]);
 }
 
 /* One graph on two streams: the driver runs its replays one after another. Two graphs on two streams, each on its own
@@ -327,18 +294,21 @@ static void replayed(const char *name, int count, int held)
             begin_hold(held);
         }
         for (int r = 0; r < 2 * REPEATS; r++) {
-            must(more.replay(execs[r % count], streams[r % 2]), "a replay");
+            must(graphs.replay(execs[r % count], streams[r % 2]), "a replay");
         }
         end_calls(calls, count);
         for (int g = 0; g < count; g++) {
-            must(more.destroy_exec(execs[g]), "a graph");
+            must(graphs.destroy_exec(execs[g]), "a graph");
         }
     }
 }
 
-/* A ring of blocks, bands of several groups of blocks, lengths, packed sequences; head sizes of both kernels. */
+/* Rings of one group of blocks and of several, bands of several groups, lengths, packed sequences; head sizes of both
+ * kernels. */
 static const char *const usual[] = {
     "h4 q4096 d64 bf16",
+    "h2 q17000 k17000 d64 bf16",
+    "h1 q17000 k17000 d128 bf16",
     "h2 q8192 d128 causal bf16",
     "h4 kv2 q9000 d64 window=2000,0 sink f16",
     "b3 h2 q3000 k4000 d128 packed=5000,9000 bf16",
@@ -355,7 +325,7 @@ int main(int argc, char **argv)
     for (int n = 1; n < argc; n++) {
         add_problem(argv[n]);
     }
-    test_need(agi_cuda_open(&cu) == AG_OK, ag_last_message());
+    find_graph_functions();
     test_need(agc_find_in_driver(&more, names, sizeof names / sizeof names[0]) == AG_OK,
               ag_check_last_message());
     make_streams();

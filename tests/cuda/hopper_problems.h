@@ -204,7 +204,6 @@ static inline void make_hopper_problem(struct arrays *x, const struct hopper_pro
     c.offsets = (problem->with & WITH_OFFSETS) != 0;
     ag_options options = AG_OPTIONS_INIT;
     options.flags = problem->with & INVARIANT ? AG_INVARIANT : 0;
-    emulated_ring_most = problem->with & SHORT_RINGS ? 2 : 64;
     test_need(agc_arrays_of_case(x, &c, &options) == AG_OK, "a plan");
     enlarge_tangents(x, problem->with);
     clear_tangents(x, problem->with);

@@ -82,6 +82,12 @@ plant(stream.cuh "only the first head of a group has gradients" "h4 kv2 q70 k90 
 plant(stream.cuh "the scores of a group are those of its first head" "h4 kv2 q70 k90 d20 f32" PLAIN
     "stats_of_head<real>(p, x) + row * AGI_CUDA_STATS" "stats_of_head<real>(p, at.x) + row * AGI_CUDA_STATS")
 
+# ---- Tails and sums, in common.cu, which includes features.cuh ----
+plant(common.cu "the first row after the last sequence is not written" "b3 h1 q90 k90 d20 f32 packed=200,210" PLAIN
+    "clamp_row(p.a.k_packed[p.B], p.kv_total)" "clamp_row(p.a.k_packed[p.B], p.kv_total) + 1")
+plant(common.cu "the gradient of a sink has the other sign" "h2 q70 k90 d20 f32 sink" PLAIN
+    "-share * r.D" "share * r.D")
+
 # The switch, for every file that has one.
 foreach(file features.cuh views.cuh stream.cuh)
     file(READ ${TO}/cuda/kernels/${file} text)

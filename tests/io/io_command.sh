@@ -8,17 +8,6 @@ set -u
 cd "$dir" || exit 2
 mkdir in
 
-# npy FILE DTYPE SHAPE BYTES: an array of zeros
-npy() {
-    header="{'descr': '$2', 'fortran_order': False, 'shape': $3, }"
-    {
-        printf '\223NUMPY\001\000'
-        little_endian 2 ${#header}
-        printf '%s' "$header"
-        head -c "$4" /dev/zero
-    } >"$1"
-}
-
 # safetensors FILE HEADER BYTES: with a header as given
 safetensors() {
     {

@@ -3,6 +3,7 @@
  * a sink, lse = s_h, mu = ts_h; through it only the sink has derivatives. Nothing may become NaN, even
  * if the queries, cotangents and tangents of such rows, the keys and values that no query sees and
  * the biases of masked pairs are all NaN; nor if the o, to, mu and smu that a map is given are NaN in such rows. */
+#include "device.h"
 #include "visible.h"
 
 /* ---- Who sees, and who is seen ---------------------------------------------------------------------- */
@@ -384,5 +385,5 @@ int main(void)
     sizes_of_zero();
     without_keys_the_sink_takes_all();
     a_sink_that_takes_nothing();
-    return test_summary();
+    return test_maps_summary();
 }

@@ -1,5 +1,6 @@
 /* The error rule: the reference and each instruction set satisfy it in all four dtypes, on the problems with
  * the largest rounding errors and on random ones; results that are slightly wrong violate it. */
+#include "device.h"
 #include "every_isa.h"
 #include "outputs.h"
 
@@ -104,6 +105,79 @@ static void test_large(const char *dtype)
     }
 }
 
+/* ---- On a GPU ----
+ *
+ * The large errors and wider results once more, at sizes that its tensor cores take: the processor's kernels have met
+ * them above, and in wide_outputs. */
+
+static int is_on_device(void)
+{
+    struct arrays x;
+    make_arrays(&x, "q4 d4 f32", NULL, 1);
+    const int is = agc_on_device(x.plan);
+    agc_arrays_destroy(&x);
+    return is;
+}
+
+static void test_large_errors_of_tiles(const char *dtype)
+{
+    const struct {
+        const char *words;
+        void (*change)(struct arrays *x);
+    } list[] = {
+        {"h2 q150 k300 d64 scale=1250 out=f32", NULL}, /* scores of 1e4: sto may be beyond float16 */
+        {"h2 q150 k300 d128 scale=900 out=f32", NULL},
+        {"h2 q300 k300 d64 scale=1250 causal", NULL},
+        {"h4 kv2 q70 k300 d128 scale=3", NULL},
+        {"h4 kv2 q200 k300 d64 scale=3 causal", NULL},
+        {"h2 q150 k300 d64", mean_10},
+        {"h2 q70 k300 d128 causal", mean_10},
+        {"h2 q130 k300 d64", tangent_is_q},
+        {"h2 q130 k300 d128", tangent_is_q},
+        {"h2 q130 k300 d64 softcap=30 scale=30", NULL},
+        {"h2 q130 k300 d128 softcap=0.5 scale=2", NULL},
+        {"h4 q200 k300 d64 sink causal", heavy_sinks},
+        {"h4 q100 k300 d128 sink causal", heavy_sinks},
+        {"h4 q100 k300 d64 sink mask=11qk", heavy_sinks},
+        {"h1 q130 k200 d256 scale=600 out=f32", NULL},
+        {"h2 q130 k300 d200 sink", heavy_sinks},
+    };
+    for (size_t n = 0; n < sizeof list / sizeof list[0]; n++) {
+        char text[192];
+        snprintf(text, sizeof text, "%s %s", list[n].words, dtype);
+        test_text(text, list[n].change);
+    }
+}
+
+static void test_wider_results(const char *dtype)
+{
+    static const char *const wider[] = {"out=f32", "grad=f32", "out=f32 grad=f32"};
+    static const char *const list[] = {
+        "h2 q130 k200 d64",
+        "h2 q70 k300 d128 causal",
+        "h4 kv2 q150 k130 d40 dv72 window=40,10 softcap=2 dropout=0.2",
+        "b2 h2 q100 k90 d33 dv20 bias=11qk mask=b11k sink table=5",
+        "b5 h2 q150 k200 packed=200,300 d64 causal alibi",
+        "b2 h2 kv1 q1 k700 d128",
+        "h1 q130 k100 d256 causal",
+    };
+    for (size_t n = 0; n < sizeof list / sizeof list[0]; n++) {
+        for (size_t w = 0; w < sizeof wider / sizeof wider[0]; w++) {
+            char text[192];
+            snprintf(text, sizeof text, "%s %s %s", list[n], dtype, wider[w]);
+            test_text(text, NULL);
+        }
+    }
+}
+
+static void test_device(void)
+{
+    for (int n = 2; n < 4; n++) { /* the dtypes of 16 bits */
+        test_large_errors_of_tiles(dtypes[n]);
+        test_wider_results(dtypes[n]);
+    }
+}
+
 /* One of ten is large; if AG_TEST_COUNT is set, only among the first 30. */
 static void test_random(int n)
 {
@@ -162,6 +236,9 @@ int main(void)
         test_list(dtypes[n]);
         test_large(dtypes[n]);
     }
+    if (is_on_device()) {
+        test_device();
+    }
     for (int n = 0; n < test_count(100); n++) {
         test_random(n);
     }
@@ -170,5 +247,5 @@ int main(void)
     test_breaks("f32", 1 + 1e-4);
     test_breaks("f16", 1.5);
     test_breaks("bf16", 3);
-    return test_summary();
+    return test_maps_summary();
 }

@@ -1,6 +1,7 @@
 /* Every feature and every pair of features on problems of several tiles, on each instruction set that the machine has,
  * against the error rule; also each pair with groups of heads or with lengths. In bfloat16, or in float32 if
  * FEATURE_PAIRS_F32 is defined. Fewer pairs, with every feature among them, if AG_TEST_COUNT is set. */
+#include "device.h"
 #include "every_isa.h"
 #include "feature_pairs.h"
 
@@ -53,5 +54,5 @@ int main(void)
     test_problems(0);
     test_problems(1);
     report_runners();
-    return test_summary();
+    return test_maps_summary();
 }

@@ -1,4 +1,5 @@
 /* Finite differences for every derivative of every feature alone and of every pair of features. */
+#include "device.h"
 #include "feature_pairs.h"
 #include "check/finite_differences.h"
 
@@ -31,5 +32,5 @@ static void test(const ag_check_case *s)
 int main(void)
 {
     printf("%d problems\n", features_each(&small_pairs, test));
-    return test_summary();
+    return test_maps_summary();
 }

@@ -1,5 +1,6 @@
 /* jvp that is given o and lse (AG_GIVEN_O) in 16 bits, on the reference and on every instruction set, with o_low and
  * without: to and mu keep the error rule, to_low is what rounding took from to, and what is given is only read. */
+#include "device.h"
 #include "low_halves.h"
 
 /* Only what this jvp writes. */
@@ -76,5 +77,5 @@ int main(void)
         }
     }
     report_runners();
-    return test_summary();
+    return test_maps_summary();
 }

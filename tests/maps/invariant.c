@@ -1,6 +1,7 @@
 /* AG_INVARIANT: each sequence with one kv head and its query heads gives the same bits in a batch, padded and packed,
  * among other heads, as alone. So the bits do not depend on the order of batch and heads, on how they are split or
  * joined, nor on padding. The five maps, jvp that is given o and lse, and outputs that accumulate. */
+#include "device.h"
 #include "outputs.h"
 
 enum { BATCH = 5 };
@@ -414,5 +415,5 @@ int main(void)
         long_sequences(amount);
         splits_of_queries(amount);
     }
-    return test_summary();
+    return test_maps_summary();
 }

@@ -1,6 +1,7 @@
 /* jvp_jvp and a jvp that is given o, as calls: accumulation, threads, strides, absent tensors, directions that share
  * memory, rows that see no key. What they compute is compared by the check engine: finite_differences, identities,
  * error_rule, random_problems. */
+#include "device.h"
 #include "outputs.h"
 
 #include <math.h>
@@ -226,5 +227,5 @@ int main(void)
     }
     rows_without_keys("b2 h2 q5 k6 d4 f64 mask");
     rows_without_keys("b2 h2 q5 k6 d4 bf16 mask sink");
-    return test_summary();
+    return test_maps_summary();
 }

@@ -1,6 +1,7 @@
 /* The low halves of 16-bit outputs, on every instruction set: o + o_low is the output with twice the digits, vjp and
  * vjp_jvp use both halves, and their gradients are closer to the truth for it. Zeros if there is nothing to add; the
  * same bits for every number of threads. */
+#include "device.h"
 #include "low_halves.h"
 
 #include <math.h>
@@ -300,5 +301,5 @@ int main(void)
     gradients_are_closer("h2 q256 k256 d64 f16");
     outputs_that_are_not_finite();
     report_runners();
-    return test_summary();
+    return test_maps_summary();
 }

@@ -1,4 +1,5 @@
 /* The low halves of 16-bit outputs in ag_merge and ag_trace, and the calls with low halves that are refused. */
+#include "device.h"
 #include "low_halves.h"
 
 #include <math.h>
@@ -294,5 +295,5 @@ int main(void)
     }
     wide_outputs("h2 q6 k9 d5 f32");
     wide_outputs("h2 q6 k9 d5 f64");
-    return test_summary();
+    return test_maps_summary();
 }

@@ -3,6 +3,7 @@
  * sinks, over several draws: twice) that of the baseline, or of rounding the truth, on random problems of several
  * tiles. */
 #include "check/error_rule.h"
+#include "device.h"
 #include "feature_pairs.h"
 #include "outputs.h"
 
@@ -227,5 +228,5 @@ int main(void)
     for (int n = 0; n < (count == ALL ? PROBLEMS : count / 100); n++) {
         test(n);
     }
-    return test_summary();
+    return test_maps_summary();
 }

@@ -1,6 +1,7 @@
 /* Shards: the sixteen parts of four query shards and four key shards, at their offsets, merged and added up,
  * give the whole in all maps, as in ring attention; parts of the heads and of the batch; single merges of every
  * tensor by the formulas, in place, and of sets without keys; what ag_merge refuses. */
+#include "device.h"
 #include "outputs.h"
 
 #include <math.h>
@@ -484,5 +485,5 @@ int main(void)
     parts_without_keys();
     parts_far_apart();
     refusals();
-    return test_summary();
+    return test_maps_summary();
 }

@@ -1,5 +1,6 @@
 /* Positions per sequence: q_offsets and k_offsets. A sequence has the same bits as in a call in which all sequences
  * have its offsets; and all outputs, those that are sums over sequences too, keep the error rule. */
+#include "device.h"
 #include "every_isa.h"
 #include "outputs.h"
 
@@ -87,5 +88,5 @@ int main(void)
         }
     }
     report_runners();
-    return test_summary();
+    return test_maps_summary();
 }

@@ -1,6 +1,7 @@
 /* Compares packed sequences with the same sequences padded, bit for bit: the maps with every feature,
  * with empty sequences, and with NaN in all rows that belong to no sequence. Such rows become zero, with lse
  * minus infinity. */
+#include "device.h"
 #include "outputs.h"
 
 #include <math.h>
@@ -201,5 +202,5 @@ int main(void)
         check_case("h2 kv1 d8", n == 2 ? "causal align=bottom-right sink" : "", dtypes[(n + 2) % 4], n, 0,
                    65);
     }
-    return test_summary();
+    return test_maps_summary();
 }

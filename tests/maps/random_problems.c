@@ -2,6 +2,7 @@
  * with two: small ones, and some of several tiles. If AG_TEST_COUNT is set, IN_A_SHORT_RUN of them from number
  * AG_TEST_FIRST on; if it is small, ON_SLOW_ONES, none of them large: feature_pairs has several tiles there. */
 #include "check/summary.h"
+#include "device.h"
 #include "every_isa.h"
 #include "feature_pairs.h"
 
@@ -80,5 +81,5 @@ int main(void)
         printf("%-38s %d problems, closest to its limit %.1e of %.1e\n", l->name, l->passed + l->failed,
                l->residual, l->limit);
     }
-    return test_summary();
+    return test_maps_summary();
 }

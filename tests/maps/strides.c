@@ -1,6 +1,7 @@
 /* Views: whatever the strides, their signs, their order and the alignment of data and workspace, a map gives
  * the bits of the dense call and touches no byte that is not an element of an output. Also which tensors may
  * be absent, which may accumulate, and which dtypes the outputs may have. */
+#include "device.h"
 #include "outputs.h"
 
 #include <math.h>
@@ -742,5 +743,5 @@ int main(void)
     absent_inputs_are_zeros();
     sums_and_dtypes();
     sums_of_the_default();
-    return test_summary();
+    return test_maps_summary();
 }
