@@ -354,6 +354,7 @@ template <class T> struct ring_consumer {
             all.put(dQ);
             all.store({&t, f.p.grad_dtype, (f.p.a.accumulate & AG_ACC_DQ) != 0}, place, rows, min(width, 64),
                       false);
+            shared_fence(); /* the copy engine writes here next */
             return;
         }
         const int row = thread % 32 / 4, channel = thread % 4 * 2;
@@ -451,6 +452,7 @@ template <class T> struct ring_consumer {
         rows.put(x);
         rows.store({&t, f.p.grad_dtype, (f.p.a.accumulate & bit) != 0},
                    element_at(t, at.s.view, at.kv_head, at.s.k0 + first), of_tensor - first, width, false);
+        shared_fence(); /* the copy engine writes here next */
     }
     /* By way of the warpgroup's place in one of the own matrices. */
     VERB void store_boxes(const key_walk<T> &at, const agi_cuda_tensor_map &map, int matrix,
