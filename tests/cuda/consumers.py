@@ -3,8 +3,8 @@
 
 FOLDER has the machine code that scripts/cuda-image leaves beside the images, NAME.sm_90a.cubin. A consumer is the code
 behind the instruction by which a warpgroup takes registers from another one; the compiler's report counts whole
-kernels, and cannot tell it from what its producer spills. Prints a line per kernel whose consumers spill: KERNEL, loads
-and stores of spilled registers, and how many of both stand in a loop around products that has no such loop inside.
+kernels, and cannot tell it from what its producer spills. Prints a line per kernel whose consumers spill: KERNEL, their
+loads and stores of local memory, and how many of both stand in a loop around products that has no such loop inside.
 
 With LIST, a file of such lines, prints the differences instead and fails if there is one."""
 import collections
@@ -178,7 +178,10 @@ def spills_of(folder):
         for name, text in sections.items():
             if name.startswith(".text."):
                 kernel = name[len(".text.") :]
-                counts = count_spills(Code(text, indirect_targets(sections.get(".nv.info." + kernel, b""))))
+                code = Code(text, indirect_targets(sections.get(".nv.info." + kernel, b"")))
+                counts = count_spills(code)
+                if counts is not None and PRODUCT not in code.operations:
+                    sys.exit(f"consumers.py: {kernel} has consumers, but no products: has the encoding changed?")
                 if counts is not None:
                     found[kernel] = counts
     return found
@@ -214,13 +217,12 @@ def word(operation, predicate=ALWAYS, jump=0, more=0):
 
 def test_itself():
     nothing = 0x918
-    items = [word(BRANCH, 0, 11), word(REGISTERS, more=232),  # 0: to the producer
+    items = [word(BRANCH, 0, 13), word(REGISTERS, more=232),  # 0: to the producer
              word(LOAD), word(STORE),  # 2: once per item
-             word(PRODUCT), word(LOAD), word(BRANCH, 1, 5), word(nothing), word(BRANCH, 0, -5),  # 4: the loop of products
-             word(BRANCH, 2, -8), word(EXIT), word(nothing),  # 9: the loop of items
-             word(STORE), word(BRANCH, jump=-7),  # 12: of the loop of products, out of line
+             word(PRODUCT), word(LOAD), word(BRANCH, 1, 5), word(nothing), word(BRANCH, 0, -5),  # 4: for each tile
+             word(BRANCH, 2, -8), word(EXIT), word(nothing),  # 9: the next item
+             word(STORE), word(BRANCH, jump=-7),  # 12: of the loop over tiles, out of line
              word(REGISTERS, more=40), word(LOAD), word(EXIT)]  # 14: the producer
-    items[0] = word(BRANCH, 0, 13)
     assert count_spills(Code(b"".join(items))) == (2, 2, 2), count_spills(Code(b"".join(items)))
     assert count_spills(Code(word(LOAD) + word(EXIT))) is None
     table = [word(REGISTERS, more=232), word(INDIRECT), word(EXIT), word(LOAD), word(EXIT)]

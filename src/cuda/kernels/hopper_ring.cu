@@ -28,6 +28,9 @@ template <class T> struct ring_consumer {
     static constexpr bool DROPS = (T::FEATURES & AGI_HAS_DROPOUT) != 0;
     /* Scores are multiplied by the scale, as something is done to them; else weights are made of the products. */
     static constexpr bool SCALED = (T::FEATURES & (AGI_HAS_SOFTCAP | AGI_HAS_RELATIVE | AGI_HAS_BIAS)) != 0;
+    /* What is needed again much later is found again there. Where features need registers of their own, ptxas would spill
+     * more in the loop. */
+    static constexpr bool FINDS_AGAIN = !CAPPED && !DROPS;
     static_assert(!has_mask(T::FEATURES), "with a mask vjp is in two kernels, which leave out empty tiles");
     static_assert(!CAPPED || T::FEATURES == AGI_HAS_SOFTCAP, "with a softcap weights are made at once");
 
@@ -410,7 +413,7 @@ template <class T> struct ring_consumer {
         products_wait<0>();
         hold(dP);
         make_gradients();
-        if (edge) {
+        if (FINDS_AGAIN ? memory.note(n).flags >> w & ring_note::EDGE : edge) {
             hide_pairs(*this, at, memory.note(n).row, dP);
         }
         pack(dS, dP);
@@ -459,7 +462,7 @@ template <class T> struct ring_consumer {
                           const float (&x)[T::D / 2]) const
     {
         const uint32_t slab = memory.own + matrix * T::OWN + w * T::SLAB;
-        put_boxes<F, T::D>(slab, 2 * T::SLAB, x);
+        put_boxes<F, T::D>(slab, 2 * T::SLAB, x, FINDS_AGAIN ? in_group() : (int)threadIdx.x % 128);
         shared_fence();
         named_sync(WARPGROUP + w, 128);
         for (int box = 0; box < T::BOXES && in_group() == 0; box++) {
