@@ -79,8 +79,9 @@ if(NOT ATTNGRAD_CUDA_IMAGES)
         DEPENDS ${kernel_sources} ${PROJECT_SOURCE_DIR}/scripts/cuda-sources VERBATIM)
 endif()
 
-# cuda_image(NAME SOURCE FAMILY [TARGETS ...] [DEFINITIONS ...]): NAME.fatbin, and NAME.log with the compiler's report, in
-# the binary folder, of kernels/FAMILY.cu. TARGETS: others than those of all images.
+# cuda_image(NAME SOURCE FAMILY [TARGETS ...] [DEFINITIONS ...]): NAME.fatbin, NAME.log with the compiler's report, and for
+# the tests NAME.TARGET.cubin if TARGET is for one architecture alone, in the binary folder, of kernels/FAMILY.cu. TARGETS:
+# others than those of all images.
 function(cuda_image name)
     cmake_parse_arguments(arg "" "SOURCE;TARGETS" "DEFINITIONS" ${ARGN})
     if(NOT arg_TARGETS)
@@ -88,12 +89,22 @@ function(cuda_image name)
     endif()
     list(TRANSFORM arg_DEFINITIONS PREPEND -D)
     set(image ${CMAKE_CURRENT_BINARY_DIR}/${name}.fatbin)
+    set(files ${name}.fatbin ${name}.log)
+    foreach(target ${arg_TARGETS})
+        if(target MATCHES "^sm_.*a$")
+            list(APPEND files ${name}.${target}.cubin)
+        endif()
+    endforeach()
     if(ATTNGRAD_CUDA_IMAGES)
-        configure_file(${ATTNGRAD_CUDA_IMAGES}/${name}.fatbin ${image} COPYONLY)
-        configure_file(${ATTNGRAD_CUDA_IMAGES}/${name}.log ${CMAKE_CURRENT_BINARY_DIR}/${name}.log COPYONLY)
+        foreach(file ${files})
+            if(NOT file MATCHES "cubin$" OR EXISTS ${ATTNGRAD_CUDA_IMAGES}/${file}) # which only tests read
+                configure_file(${ATTNGRAD_CUDA_IMAGES}/${file} ${CMAKE_CURRENT_BINARY_DIR}/${file} COPYONLY)
+            endif()
+        endforeach()
     else()
         file(GLOB headers CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.h ${CMAKE_CURRENT_SOURCE_DIR}/kernels/*.cuh)
-        add_custom_command(OUTPUT ${image} ${CMAKE_CURRENT_BINARY_DIR}/${name}.log
+        list(TRANSFORM files PREPEND ${CMAKE_CURRENT_BINARY_DIR}/)
+        add_custom_command(OUTPUT ${files}
             COMMAND ${PROJECT_SOURCE_DIR}/scripts/cuda-image ${ATTNGRAD_NVCC} ${PROJECT_SOURCE_DIR}
                 src/cuda/kernels/${arg_SOURCE}.cu ${image} ${arg_TARGETS} -std=c++17 -O3 ${arg_DEFINITIONS}
             DEPENDS kernels/${arg_SOURCE}.cu ${headers} ${PROJECT_SOURCE_DIR}/scripts/cuda-image

@@ -60,9 +60,11 @@ if(cuda_toolkit_major GREATER 12)
 endif()
 
 add_attngrad_test(cuda_images sh ${CMAKE_CURRENT_SOURCE_DIR}/cuda/images.sh ${PROJECT_BINARY_DIR}/src/cuda
-    ${CMAKE_CURRENT_SOURCE_DIR}/cuda/spills.txt ${cuda_images})
+    ${CMAKE_CURRENT_SOURCE_DIR}/cuda/spills.txt ${CMAKE_CURRENT_SOURCE_DIR}/cuda/consumers.txt ${cuda_images})
 if(ATTNGRAD_NVCC)
     add_attngrad_test(cuda_image_cache sh ${CMAKE_CURRENT_SOURCE_DIR}/cuda/image_cache.sh ${PROJECT_SOURCE_DIR} ${ATTNGRAD_NVCC})
+    add_long_test(cuda_architectures sh ${CMAKE_CURRENT_SOURCE_DIR}/cuda/architectures.sh ${PROJECT_SOURCE_DIR}
+        ${PROJECT_BINARY_DIR}/cuda_architectures ${CMAKE_COMMAND} ${CMAKE_CTEST_COMMAND})
     get_filename_component(cuda_bin ${ATTNGRAD_NVCC} DIRECTORY)
 endif()
 if(ATTNGRAD_COMMAND)

@@ -1,7 +1,8 @@
 #!/bin/sh
 # The cache of images, with a stand-in for nvcc that counts its runs: image_cache.sh ROOT NVCC
 # A target of an image is compiled once for all folders, and again if the source, a file that it includes, a flag or the
-# compiler changes; a failed compilation leaves nothing, and the real nvcc makes an image of two targets.
+# compiler changes; a compilation that fails or is ended leaves nothing, two at a time do not disturb each other, and the
+# real nvcc makes an image of two targets.
 set -eu
 root=$1 real=$2
 work=$(mktemp -d)
@@ -21,6 +22,7 @@ cat >"$work/nvcc" <<'END'
 here=$(dirname "$0")
 [ "$1" != --version ] || { cat "$here/version" && exit; }
 echo run >>"$here/runs"
+while [ -e "$here/hold" ] && [ "$(wc -l <"$here/runs")" -lt "$(cat "$here/hold")" ]; do sleep 0.05; done
 [ ! -e "$here/broken" ] || { echo "fold.cu(1): error: no" && exit 2; }
 while [ "$1" != -o ]; do shift; done
 echo image >"$2"
@@ -41,9 +43,13 @@ echo "release 13.0" >"$work/version"
 build() { # build FOLDER FLAG...
     folder=$1
     shift
-    "$root/scripts/cuda-image" "$work/nvcc" "$work" src/cuda/kernels/fold.cu "$work/$folder/fold.fatbin" "$targets" "$@"
+    "$script" "$work/nvcc" "$work" src/cuda/kernels/fold.cu "$work/$folder/fold.fatbin" "$targets" "$@"
 }
-targets=sm_90
+targets=sm_90 script=$root/scripts/cuda-image
+
+hold() { # hold COUNT: until nvcc has been started so many times more
+    echo $(($(wc -l <"$work/runs") + $1)) >"$work/hold"
+}
 
 runs() { # runs COUNT DESCRIPTION
     if [ "$(wc -l <"$work/runs")" -eq "$1" ]; then
@@ -96,6 +102,50 @@ grep -q 'kind=elf,sm=90,.*kind=elf,sm=100,.*kind=ptx,sm=90,' "$work/a/fold.fatbi
     echo "FAIL: the image is made of $(cat "$work/a/fold.fatbin")" && failed=$((failed + 1))
 }
 [ "$(grep -c seconds "$work/a/fold.log")" -eq 4 ] || { echo "FAIL: the report has not 4 parts" && failed=$((failed + 1)); }
+
+# The flags of ptxas, which only the script knows.
+sed "s/^ptxas_flags='/&-O2 /" "$script" >"$work/cuda-image"
+chmod +x "$work/cuda-image"
+targets=sm_90 script=$work/cuda-image
+build a -O1
+runs 10 "other flags of ptxas"
+script=$root/scripts/cuda-image
+
+# Two writers of one image: neither goes on before both compile.
+hold 2
+targets=sm_90a
+build a -O0 &
+first=$!
+build a -O0 &
+wait "$first" || { echo "FAIL: the first of two writers" && failed=$((failed + 1)); }
+wait $! || { echo "FAIL: the second of two writers" && failed=$((failed + 1)); }
+runs 12 "two writers at the same time"
+grep -q 'kind=elf,sm=90a,' "$work/a/fold.fatbin" || { echo "FAIL: their image is broken" && failed=$((failed + 1)); }
+[ "$(cat "$work/a/fold.sm_90a.cubin")" = code ] || { echo "FAIL: their cubin is broken" && failed=$((failed + 1)); }
+
+# The end of a writer while it compiles; the shell acts on it when the compiler is done.
+hold 2
+"$root/scripts/cuda-image" "$work/nvcc" "$work" src/cuda/kernels/fold.cu "$work/b/ended.fatbin" sm_90 -O0 -g &
+writer=$!
+started=$(cat "$work/hold")
+while [ "$(wc -l <"$work/runs")" -lt $((started - 1)) ]; do sleep 0.05; done
+kill -TERM "$writer"
+echo run >>"$work/runs"
+if wait "$writer"; then echo "FAIL: an ended writer has succeeded" && failed=$((failed + 1)); fi
+rm "$work/hold"
+left=$(find "$work/cache" -name 'work.*' && find "$work/a" "$work/b" -name '*fatbin.*' -o -name 'ended*')
+[ -z "$left" ] || { echo "FAIL: left behind: $left" && failed=$((failed + 1)); }
+
+# The image is moved into place from beside it, where no other file system can be between.
+mkdir "$work/bin"
+printf '#!/bin/sh\necho "$@" >>"%s/moves"\nexec %s "$@"\n' "$work" "$(command -v mv)" >"$work/bin/mv"
+chmod +x "$work/bin/mv"
+(PATH="$work/bin:$PATH" && build a -O0)
+grep "/a/fold" "$work/moves" | grep -v "^$work/a/" >"$work/far" || true
+if [ "$(grep -c "/a/fold" "$work/moves")" -ne 3 ] || [ -s "$work/far" ]; then
+    echo "FAIL: moved into place:" && cat "$work/moves" && failed=$((failed + 1))
+fi
+
 echo '#include "missing.h"' >>"$work/src/cuda/one.h"
 if build a -O1 2>/dev/null; then echo "FAIL: a missing file is no error" && failed=$((failed + 1)); fi
 

@@ -1,12 +1,14 @@
 #!/bin/sh
-# The compiler's report on each image of kernels: images.sh FOLDER SPILLS NAME...
+# The compiler's report on each image of kernels: images.sh FOLDER SPILLS CONSUMERS NAME...
 # Every image is there and has kernels; no kernel spills more registers to memory than SPILLS allows; no warpgroup product
 # was serialised (remarks C7510 to C7518 of ptxas). SPILLS has a line per kernel that may spill: ARCHITECTURE KERNEL BYTES,
-# the sum of what it stores and loads; a line that allows more than twice what its kernel needs is an error too.
+# the sum of what it stores and loads; a line that allows more than twice what its kernel needs is an error too, and so is
+# one whose kernel is not in the report of its architecture. The report is of whole kernels: CONSUMERS is the list of what
+# the consumers among them spill (consumers.py); where no image is for sm_90a there are none, and a line says so.
 set -eu
 root=$(cd "$(dirname "$0")/../.." && pwd)
-folder=$1 spills=$2
-shift 2
+folder=$1 spills=$2 consumers=$3
+shift 3
 passed=0 failed=0
 
 check() { # check DESCRIPTION COMMAND...
@@ -20,13 +22,17 @@ check() { # check DESCRIPTION COMMAND...
     fi
 }
 
-# Prints what is wrong with the spills of a report: not allowed, more than allowed, or a line that allows too much.
+# Prints what is wrong with the spills of a report: not allowed, more than allowed, or a line that allows too much or has
+# no kernel.
 compare() { # compare REPORT SPILLS
     awk 'FILENAME == ARGV[1] { if ($1 !~ /^#/ && NF == 3) allowed[$1 " " $2] = $3; next }
          $1 == "total" { next }
-         { key = $1 " " $2; bytes = $5 + $6; limit = key in allowed ? allowed[key] : 0
+         { key = $1 " " $2; bytes = $5 + $6; limit = key in allowed ? allowed[key] : 0; seen[key]; seen[$1]
            if (bytes > limit) print key " spills " bytes " bytes, allowed are " limit
-           if (2 * bytes < limit) print key " spills " bytes " bytes, the list allows " limit }' "$2" "$1"
+           if (2 * bytes < limit) print key " spills " bytes " bytes, the list allows " limit }
+         END { for (key in allowed) { split(key, word, " ")
+                   if (word[1] in seen && !(key in seen)) print key " is in the list, but there is no such kernel" } }' \
+        "$2" "$1"
 }
 
 spills_as_listed() { # spills_as_listed REPORT SPILLS
@@ -69,6 +75,9 @@ printf '%s\n' "ptxas info    : (C7519) warpgroup.arrive is injected" >"$work/inj
 printf '%s\n' "ptxas info    : (C7513) Potential Performance Loss: wgmma.mma_async instructions are serialized" >"$work/serialised"
 check "an injected arrival is no fault" no_remarks "$work/injected"
 check "a serialised product is found" test -n "$(no_remarks "$work/serialised" || echo found)"
+printf '%s\n' "sm_90 bad 12" "sm_80 bad 12" "sm_90 gone 12" >"$work/unused"
+check "a line without a kernel is found" test "$(compare "$work/report" "$work/unused")" = \
+    "sm_90 gone is in the list, but there is no such kernel"
 check "a line that allows too much is found" test -n "$(compare "$work/report" "$work/too_much")"
 
 : >"$work/all"
@@ -82,6 +91,11 @@ for name in "$@"; do
 done
 "$root/scripts/cuda-report" "$work/all" >"$work/report"
 check "spills" spills_as_listed "$work/report" "$spills"
+if grep -q '^sm_90a ' "$work/report"; then
+    check "spills of consumers" python3 "$(dirname "$0")/consumers.py" "$folder" "$consumers"
+else
+    echo "no image is for sm_90a: no kernels with consumers"
+fi
 awk '$1 == "total" { print $2 " kernels, compiled in " $3 " seconds" }' "$work/report"
 echo "$bytes bytes of images"
 echo "$passed checks passed, $failed failed"

@@ -39,10 +39,12 @@ template <int D> struct warp_rows {
     }
 };
 
-/* An accumulator of the warpgroup as boxes of 64 rows of 64 numbers, which are next_box bytes apart. */
-template <class F, int D> VERB void put_boxes(uint32_t slab, uint32_t next_box, const float (&x)[D / 2])
+/* An accumulator of the warpgroup as boxes of 64 rows of 64 numbers, which are next_box bytes apart; thread: of the
+ * warpgroup. */
+template <class F, int D>
+VERB void put_boxes(uint32_t slab, uint32_t next_box, const float (&x)[D / 2], int thread)
 {
-    const int thread = (int)threadIdx.x % 128, matrix = thread % 32 / 8;
+    const int matrix = thread % 32 / 8;
     const int r = thread / 32 * 16 + thread % 8 + matrix % 2 * 8;
 #pragma unroll
     for (int c = 0; c < D / 8; c += 2) {

@@ -28,6 +28,9 @@ template <class T> struct ring_consumer {
     static constexpr bool DROPS = (T::FEATURES & AGI_HAS_DROPOUT) != 0;
     /* Scores are multiplied by the scale, as something is done to them; else weights are made of the products. */
     static constexpr bool SCALED = (T::FEATURES & (AGI_HAS_SOFTCAP | AGI_HAS_RELATIVE | AGI_HAS_BIAS)) != 0;
+    /* What is needed again much later is found again there. Where features need registers of their own, ptxas would spill
+     * more in the loop. */
+    static constexpr bool FINDS_AGAIN = !CAPPED && !DROPS;
     static_assert(!has_mask(T::FEATURES), "with a mask vjp is in two kernels, which leave out empty tiles");
     static_assert(!CAPPED || T::FEATURES == AGI_HAS_SOFTCAP, "with a softcap weights are made at once");
 
@@ -354,6 +357,7 @@ template <class T> struct ring_consumer {
             all.put(dQ);
             all.store({&t, f.p.grad_dtype, (f.p.a.accumulate & AG_ACC_DQ) != 0}, place, rows, min(width, 64),
                       false);
+            shared_fence(); /* the copy engine writes here next */
             return;
         }
         const int row = thread % 32 / 4, channel = thread % 4 * 2;
@@ -409,7 +413,7 @@ template <class T> struct ring_consumer {
         products_wait<0>();
         hold(dP);
         make_gradients();
-        if (edge) {
+        if (FINDS_AGAIN ? memory.note(n).flags >> w & ring_note::EDGE : edge) {
             hide_pairs(*this, at, memory.note(n).row, dP);
         }
         pack(dS, dP);
@@ -451,13 +455,14 @@ template <class T> struct ring_consumer {
         rows.put(x);
         rows.store({&t, f.p.grad_dtype, (f.p.a.accumulate & bit) != 0},
                    element_at(t, at.s.view, at.kv_head, at.s.k0 + first), of_tensor - first, width, false);
+        shared_fence(); /* the copy engine writes here next */
     }
     /* By way of the warpgroup's place in one of the own matrices. */
     VERB void store_boxes(const key_walk<T> &at, const agi_cuda_tensor_map &map, int matrix,
                           const float (&x)[T::D / 2]) const
     {
         const uint32_t slab = memory.own + matrix * T::OWN + w * T::SLAB;
-        put_boxes<F, T::D>(slab, 2 * T::SLAB, x);
+        put_boxes<F, T::D>(slab, 2 * T::SLAB, x, FINDS_AGAIN ? in_group() : (int)threadIdx.x % 128);
         shared_fence();
         named_sync(WARPGROUP + w, 128);
         for (int box = 0; box < T::BOXES && in_group() == 0; box++) {

@@ -201,7 +201,7 @@ struct wide_consumer : owner_consumer<T_, KEYS, 2, 1, agi_hopper_wide, wide_memo
         }
         constexpr int NEXT_BOX = T::ROWS * 128;
         base::scale_rows(sum, factor);
-        put_boxes<F, T::D>(slab, NEXT_BOX, sum);
+        put_boxes<F, T::D>(slab, NEXT_BOX, sum, (int)threadIdx.x % 128);
         shared_fence();
         named_sync(WARPGROUP + w, 128);
         if (threadIdx.x % 128 == 0) {

@@ -167,10 +167,10 @@ KERNEL void __launch_bounds__(256) hopper_live(const __grid_constant__ agi_hoppe
             if (!__any_sync(~0u, found[lane] == 0)) {
                 break;
             }
-            if (has == AGI_TILE_SEEN && p.a.bias.data == nullptr) {
-                found[lane] |= max(queries.from, begin) < min(queries.end, end);
-            } else if (has & AGI_TILE_SEEN && found[lane] == 0 && sees_some(p, x, queries, tile, j)) {
-                found[lane] = 1;
+            const bool all = has == AGI_TILE_SEEN && p.a.bias.data == nullptr;
+            if (all ? max(queries.from, begin) < min(queries.end, end)
+                    : has & AGI_TILE_SEEN && found[lane] == 0 && sees_some(p, x, queries, tile, j)) {
+                found[lane] = 1; /* by any warp: nobody stores 0 any more */
             }
         }
     }

@@ -129,7 +129,7 @@ template <class Map, class T> struct streamer {
             head_place x = at.x;
             x.h = q_head;
             load_stats<T>(to + Map::STREAM * T::STREAM_BYTES,
-                          stats_of_head<real>(p, x) + row * AGI_CUDA_STATS);
+                          stats_of_head<real>(p, x) + (int64_t)row * AGI_CUDA_STATS);
         }
         copy_commit();
     }
