@@ -460,12 +460,10 @@ inline uint32_t transpose_matrix(uint32_t x)
     });
     return mine.to;
 }
-/* Threads see these at once. Before the fence they may still reach shared memory later than what the copy engine brings
- * there next. */
+/* These are seen by threads, not by products and boxes. */
 inline void shared_store(uint32_t address, float x, float y)
 {
     const float both[2] = {x, y};
-    emulate_store_plain(address, both, 8);
     memcpy(emulate_shared_at(address, 8), both, 8);
 }
 template <int N> inline void shared_store_4(uint32_t address, const float (&x)[N], int i)

@@ -152,7 +152,7 @@ foreach(table sm80 sm90)
         $<TARGET_FILE:gpu_lists> 1)
     with_driver(cuda_driver_lists_${table} computes)
 endforeach()
-add_attngrad_test(cuda_driver_capture ${CMAKE_COMMAND} -E env ATTNGRAD_BACKEND=cuda $<TARGET_FILE:gpu_capture> global
+add_attngrad_test(cuda_driver_capture ${CMAKE_COMMAND} -E env ATTNGRAD_ISA=sm90 $<TARGET_FILE:gpu_capture> global
     "h2 q70 k90 d64 causal bf16")
 with_driver(cuda_driver_capture computes)
 if(ATTNGRAD_COMMAND)

@@ -1,97 +1,138 @@
-/* The first use of the library in a process is inside the capture of a stream, without a call before it: the kernels
- * are loaded there. All maps are captured; or one is refused in words that name the capture, and then all are captured
- * after a plain call. A replay has the bits of a plain call.
+/* The first use of the library in a process is inside the capture of a stream, without a call before it: the plan is
+ * made there, and its kernels are loaded. Plan and maps are captured; or one is refused in words that name the capture,
+ * and then all are captured after a plain call. A replay has the bits of a plain call.
  *
  * gpu_capture MODE PROBLEM: a process can do it once. MODE: global or relaxed, as the driver's modes of capture. */
 #include "graphs.h"
 #include "outputs.h"
 
+enum { WORKSPACE = 1 << 26 };
+
 static CUstream stream;
 
-/* Captures the maps; a refusal is printed. Returns whether there was none. */
-static bool capture_maps(const struct arrays *x, const ag_args *args, void *workspace, int mode,
-                         CUgraphExec *exec)
+/* A call on the device, whose plan may not be there yet. x has a plan of the host. */
+struct call {
+    struct arrays x;
+    struct agc_stage stage;
+    ag_args args;
+    void *workspace;
+    ag_plan *plan;
+};
+
+static ag_status make_plan(struct call *c)
 {
-    ag_exec how = AG_EXEC_INIT;
-    CUgraph graph = NULL;
-    bool all = true;
-    how.stream = stream;
-    must(graphs.begin_capture(stream, mode), "capture");
-    for (int map = 0; map < MAPS && all; map++) {
-        const ag_status status = call_map(map, x->plan, args, &how, workspace, x->workspace_bytes);
-        all = status == AG_OK;
-        if (!all) {
-            printf("%s is refused: %s: %s\n", map_name[map], ag_status_string(status), ag_last_message());
-            CHECK(strstr(ag_last_message(), "captur") != NULL || strstr(ag_last_message(), "CAPTUR") != NULL,
-                  "the refusal does not name the capture: %s", ag_last_message());
-        }
+    ag_options options = AG_OPTIONS_INIT;
+    size_t bytes = 0;
+    options.backend = AG_BACKEND_CUDA;
+    const ag_status status = ag_plan_create(&c->plan, &c->x.given, &options);
+    if (status == AG_OK) {
+        CHECK_OK(ag_plan_workspace(c->plan, ALL_MAPS, &bytes));
+        test_need(bytes <= WORKSPACE, "the workspace is larger than WORKSPACE");
     }
-    const CUresult ended = graphs.end_capture(stream, &graph); /* fails after what no capture may have */
-    CHECK(!all || ended == 0, "all maps were captured, but the capture failed: error %d", ended);
-    *exec = NULL;
-    if (all && ended == 0) {
-        must(graphs.instantiate(exec, graph, 0), "a graph");
-    }
-    return all;
+    return status;
 }
 
-/* A stage of all maps; results are NaN until a replay writes them. */
-static void stage_maps(struct agc_stage *stage, struct arrays *x, ag_args *args, void **workspace)
+/* The results are NaN until the maps write them. */
+static void begin_call(struct call *c)
 {
     for (enum tensor t = 0; t < T_COUNT; t++) {
-        if (is_output(x, t, ALL_MAPS)) {
-            memset(x->data[t], 0xff, tensor_bytes(x, t));
+        if (is_output(&c->x, t, ALL_MAPS)) {
+            memset(c->x.data[t], 0xff, tensor_bytes(&c->x, t));
         }
     }
-    *args = x->args;
-    test_need(agc_stage_map(stage, x->plan, ALL_MAPS, args, workspace, x->workspace_bytes) == AG_OK,
+    c->args = c->x.args;
+    test_need(agc_stage_map(&c->stage, c->x.plan, ALL_MAPS, &c->args, &c->workspace, WORKSPACE) == AG_OK,
               ag_check_last_message());
 }
 
-static void check_replay(struct arrays *x, const char *text, CUgraphExec exec, struct agc_stage *stage)
+static void end_call(struct call *c)
 {
-    void *kept[T_COUNT];
-    must(graphs.replay(exec, stream), "a replay");
-    CHECK_OK(agc_stage_wait(stage));
-    CHECK_OK(agc_stage_end(stage, AG_OK));
-    keep_outputs(x, kept);
-    for (int map = 0; map < MAPS; map++) {
-        CHECK_OK(agc_arrays_run(x, map_bit[map]));
+    CHECK_OK(agc_stage_wait(&c->stage));
+    CHECK_OK(agc_stage_end(&c->stage, AG_OK));
+}
+
+/* On the stream, or NULL. Makes the plan if there is none. what: what was done last. */
+static ag_status run_maps(struct call *c, CUstream on, const char **what)
+{
+    ag_exec exec = AG_EXEC_INIT;
+    exec.stream = on;
+    *what = "the plan";
+    ag_status status = c->plan == NULL ? make_plan(c) : AG_OK;
+    for (int map = 0; map < MAPS && status == AG_OK; map++) {
+        *what = map_name[map];
+        status = call_map(map, c->plan, &c->args, &exec, c->workspace, WORKSPACE);
     }
-    for (enum tensor t = 0; t < T_COUNT; t++) {
-        if (is_output(x, t, ALL_MAPS)) {
-            same_tensor(x, t, kept[t], x->data[t], text);
-        }
+    return status;
+}
+
+/* NULL if it is refused. */
+static CUgraphExec capture(struct call *c, int mode)
+{
+    CUgraph graph = NULL;
+    CUgraphExec exec = NULL;
+    const char *what;
+    must(graphs.begin_capture(stream, mode), "capture");
+    const ag_status status = run_maps(c, stream, &what);
+    if (status != AG_OK) {
+        printf("%s is refused in a capture: %s: %s\n", what, ag_status_string(status), ag_last_message());
+        CHECK(strstr(ag_last_message(), "captur") != NULL || strstr(ag_last_message(), "CAPTUR") != NULL,
+              "the refusal does not name the capture: %s", ag_last_message());
+        graphs.end_capture(stream, &graph); /* which fails after what no capture may have */
+        return NULL;
     }
-    free_outputs(kept);
+    must(graphs.end_capture(stream, &graph), "the end of a capture");
+    must(graphs.instantiate(&exec, graph, 0), "a graph");
+    return exec;
+}
+
+static void run_plainly(struct call *c)
+{
+    const char *what;
+    begin_call(c);
+    const ag_status status = run_maps(c, NULL, &what);
+    CHECK(status == AG_OK, "%s: %s", what, ag_last_message());
+    end_call(c);
+}
+
+static void make_call(struct call *c, const char *text)
+{
+    ag_options host = AG_OPTIONS_INIT;
+    host.backend = AG_BACKEND_REFERENCE;
+    *c = (struct call){.plan = NULL};
+    make_arrays(&c->x, text, &host, 3);
+    memset(c->x.data[T_SMU], 0, tensor_bytes(&c->x, T_SMU)); /* an input here */
 }
 
 int main(int argc, char **argv)
 {
-    struct arrays x;
-    struct agc_stage stage;
-    ag_args args;
-    void *workspace = NULL;
-    CUgraphExec exec = NULL;
+    struct call c;
+    void *kept[T_COUNT];
     test_need(argc == 3, "gpu_capture global|relaxed PROBLEM");
     const int mode = strcmp(argv[1], "global") == 0 ? CAPTURE_GLOBAL : CAPTURE_RELAXED;
-    make_arrays(&x, argv[2], NULL, 3);
-    test_need(agc_on_device(x.plan), "the plan is not on a GPU: ATTNGRAD_BACKEND=cuda");
-    memset(x.data[T_SMU], 0, tensor_bytes(&x, T_SMU));
-    stage_maps(&stage, &x, &args, &workspace);
+    make_call(&c, argv[2]);
     find_graph_functions();
+    begin_call(&c); /* enters a context */
     must(graphs.create(&stream, NON_BLOCKING, 0), "a stream");
-    if (capture_maps(&x, &args, workspace, mode, &exec)) {
-        printf("the first call may be captured\n");
-    } else {
-        CHECK_OK(agc_stage_end(&stage, AG_OK));
-        CHECK_OK(agc_arrays_run_all(&x));
-        stage_maps(&stage, &x, &args, &workspace);
-        CHECK(capture_maps(&x, &args, workspace, mode, &exec), "refused after a plain call too");
+    CUgraphExec exec = capture(&c, mode);
+    printf("the first use in a capture: %s\n", exec != NULL ? "works" : "refused");
+    if (exec == NULL) {
+        CHECK_OK(agc_stage_end(&c.stage, AG_OK));
+        run_plainly(&c);
+        begin_call(&c);
+        exec = capture(&c, mode);
+        test_need(exec != NULL, "refused after a plain call too");
     }
-    if (exec != NULL) {
-        check_replay(&x, argv[2], exec, &stage);
+    must(graphs.replay(exec, stream), "a replay");
+    end_call(&c);
+    keep_outputs(&c.x, kept);
+    run_plainly(&c);
+    for (enum tensor t = 0; t < T_COUNT; t++) {
+        if (is_output(&c.x, t, ALL_MAPS)) {
+            same_tensor(&c.x, t, kept[t], c.x.data[t], argv[2]);
+        }
     }
-    agc_arrays_destroy(&x);
+    free_outputs(kept);
+    ag_plan_destroy(c.plan);
+    agc_arrays_destroy(&c.x);
     return test_summary();
 }

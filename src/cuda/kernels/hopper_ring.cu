@@ -28,8 +28,8 @@ template <class T> struct ring_consumer {
     static constexpr bool DROPS = (T::FEATURES & AGI_HAS_DROPOUT) != 0;
     /* Scores are multiplied by the scale, as something is done to them; else weights are made of the products. */
     static constexpr bool SCALED = (T::FEATURES & (AGI_HAS_SOFTCAP | AGI_HAS_RELATIVE | AGI_HAS_BIAS)) != 0;
-    /* What is needed again much later is found again there. Where features need registers of their own, ptxas would spill
-     * more in the loop. */
+    /* What is needed again much later is found again there. Where features need registers of their own, ptxas
+     * would spill more in the loop. */
     static constexpr bool FINDS_AGAIN = !CAPPED && !DROPS;
     static_assert(!has_mask(T::FEATURES), "with a mask vjp is in two kernels, which leave out empty tiles");
     static_assert(!CAPPED || T::FEATURES == AGI_HAS_SOFTCAP, "with a softcap weights are made at once");
