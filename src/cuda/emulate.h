@@ -467,13 +467,33 @@ inline float2 unpack_bfloat(uint32_t r)
     return {__uint_as_float(r << 16), __uint_as_float(r & 0xffff0000u)};
 }
 
+/* sum += a b, each sum in the order of k. The only part that is compiled for speed (emulated_products.cpp). */
+template <int ROWS, int K>
+void emulate_add_products(double (&sum)[ROWS][8], const double (&a)[ROWS][K], const double (&b)[K][8]);
+
 struct emulate_mma_lane {
     float *c;
     const uint32_t *a;
     uint32_t b[2];
 };
-/* a: row lane / 4 (+ 8), channels 2 (lane % 4) (+ 1, + 8); b: the same, column lane / 4; c: row lane / 4 (+ 8), columns
- * 2 (lane % 4) (+ 1). */
+/* c += a b. c: row lane / 4 (+ 8), columns 2 (lane % 4) (+ 1). */
+template <class Lane, int K>
+inline void emulate_add_to_lanes(Lane *const *lane, const double (&a)[16][K], const double (&b)[K][8])
+{
+    double sum[16][8];
+    for (int l = 0; l < 32; l++) {
+        for (int r = 0; r < 4; r++) {
+            sum[l / 4 + r / 2 * 8][l % 4 * 2 + r % 2] = lane[l]->c[r];
+        }
+    }
+    emulate_add_products(sum, a, b);
+    for (int l = 0; l < 32; l++) {
+        for (int r = 0; r < 4; r++) {
+            lane[l]->c[r] = sum[l / 4 + r / 2 * 8][l % 4 * 2 + r % 2];
+        }
+    }
+}
+/* a: row lane / 4 (+ 8), channels 2 (lane % 4) (+ 1, + 8); b: the same, column lane / 4. */
 template <float2 (*UNPACK)(uint32_t)> inline void emulate_mma(emulate_mma_lane *const *lane)
 {
     double a[16][16], b[16][8];
@@ -491,20 +511,7 @@ template <float2 (*UNPACK)(uint32_t)> inline void emulate_mma(emulate_mma_lane *
             b[2 * t + r * 8 + 1][g] = y.y;
         }
     }
-    for (int row = 0; row < 16; row++) {
-        double sum[8];
-        for (int n = 0; n < 8; n++) {
-            sum[n] = lane[row % 8 * 4 + n / 2]->c[row / 8 * 2 + n % 2];
-        }
-        for (int k = 0; k < 16; k++) {
-            for (int n = 0; n < 8; n++) {
-                sum[n] += a[row][k] * b[k][n];
-            }
-        }
-        for (int n = 0; n < 8; n++) {
-            lane[row % 8 * 4 + n / 2]->c[row / 8 * 2 + n % 2] = (float)sum[n];
-        }
-    }
+    emulate_add_to_lanes(lane, a, b);
 }
 inline void mma_half(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
 {
@@ -524,17 +531,16 @@ inline void mma_double(double (&c)[4], const double (&a)[4], double b0, double b
         double b[2];
     } mine = {c, a, {b0, b1}};
     emulate_together(mine, [](operands *const *lane) {
+        double all_a[16][8], all_b[8][8];
         for (int l = 0; l < 32; l++) {
             for (int r = 0; r < 4; r++) {
-                const int row = l / 4, column = l % 4 * 2 + r % 2;
-                double sum = lane[l]->c[r];
-                for (int k = 0; k < 8; k++) {
-                    const double x = lane[row * 4 + k % 4]->a[k / 4 * 2 + r / 2];
-                    sum = fma(x, lane[column * 4 + k % 4]->b[k / 4], sum);
-                }
-                lane[l]->c[r] = sum;
+                all_a[l / 4 + r % 2 * 8][l % 4 + r / 2 * 4] = lane[l]->a[r];
+            }
+            for (int r = 0; r < 2; r++) {
+                all_b[l % 4 + r * 4][l / 4] = lane[l]->b[r];
             }
         }
+        emulate_add_to_lanes(lane, all_a, all_b);
     });
 }
 

@@ -504,17 +504,21 @@ inline uint64_t operand_at(operand_tile t, uint32_t offset)
     return (uint64_t)t.high << 32 | (t.low + (offset >> 4));
 }
 
-/* A number of a tile that a descriptor names. Rows along the sum: rows of 128 bytes, eight of them after 1,024 or what
- * the descriptor says. Else the sum runs over the rows, and 64 columns are a box. */
-inline float emulate_operand(uint64_t tile, int row, int k, bool transposed, bool bfloat)
+/* Eight numbers of a tile that a descriptor names, in line `line` from column `column`, a multiple of 8: lines of 128
+ * bytes, eight of them after 1,024 or what the descriptor says; 64 columns are a box. */
+inline void emulate_eight(uint64_t tile, int line, int column, bool bfloat, double (&x)[8])
 {
     const uint32_t start = (uint32_t)(tile & 0x3fff) << 4, box = (uint32_t)(tile >> 16 & 0x3fff) << 4;
     const uint32_t eight = (uint32_t)(tile >> 32 & 0x3fff) << 4;
-    const uint32_t line = (uint32_t)(transposed ? k : row), column = (uint32_t)(transposed ? row : k);
-    const uint32_t at = start + column / 64 * box + line / 8 * eight + line % 8 * 128 + column % 64 * 2;
-    uint16_t x;
-    memcpy(&x, emulate_shared_at(emulate_swizzle(at), 2), 2);
-    return bfloat ? unpack_bfloat(x).x : unpack_half(x).x;
+    const uint32_t in_box = (uint32_t)(line / 8) * eight + (uint32_t)(line % 8 * 128 + column % 64 * 2);
+    const uint32_t at = start + (uint32_t)(column / 64) * box + in_box;
+    uint32_t pairs[4];
+    memcpy(pairs, emulate_shared_at(emulate_swizzle(at), 16), 16);
+    for (int n = 0; n < 4; n++) {
+        const float2 both = bfloat ? unpack_bfloat(pairs[n]) : unpack_half(pairs[n]);
+        x[2 * n] = both.x;
+        x[2 * n + 1] = both.y;
+    }
 }
 
 /* Where a thread has the numbers of an accumulator, and of a first operand in registers: thread t of the warpgroup has
@@ -523,11 +527,14 @@ inline int emulate_row(int thread, int half)
 {
     return thread / 32 * 16 + thread % 32 / 4 + 8 * half;
 }
-inline void emulate_first_operand(const emulate_product &x, float (&a)[64][16])
+inline void emulate_first_operand(const emulate_product &x, double (&a)[64][16])
 {
-    for (int row = 0; row < 64 && x.a[0] == nullptr; row++) {
-        for (int k = 0; k < 16; k++) {
-            a[row][k] = emulate_operand(x.a_tile, row, k, x.a_columns, x.bfloat);
+    double eight[8];
+    for (int n = 0; n < 128 && x.a[0] == nullptr; n++) {
+        const int row = x.a_columns ? n % 8 * 8 : n / 2, k = x.a_columns ? n / 8 : n % 2 * 8;
+        emulate_eight(x.a_tile, x.a_columns ? k : row, x.a_columns ? row : k, x.bfloat, eight);
+        for (int i = 0; i < 8; i++) {
+            a[row + (x.a_columns ? i : 0)][k + (x.a_columns ? 0 : i)] = eight[i];
         }
     }
     for (int t = 0; t < 128 && x.a[0] != nullptr; t++) {
@@ -539,31 +546,38 @@ inline void emulate_first_operand(const emulate_product &x, float (&a)[64][16])
         }
     }
 }
-inline void emulate_multiply(const emulate_product &x)
+/* Eight columns of the second operand, from `column`. */
+inline void emulate_second_operand(const emulate_product &x, int column, double (&b)[16][8])
 {
-    static float a[64][16], b[16][256];
-    emulate_first_operand(x, a);
-    for (int n = 0; n < x.N; n++) {
-        for (int k = 0; k < 16; k++) {
-            b[k][n] = emulate_operand(x.b_tile, n, k, x.b_columns, x.bfloat);
+    double eight[8];
+    for (int k = 0; k < 16 && x.b_columns; k++) {
+        emulate_eight(x.b_tile, k, column, x.bfloat, b[k]);
+    }
+    for (int n = 0; n < 16 && !x.b_columns; n++) {
+        emulate_eight(x.b_tile, column + n / 2, n % 2 * 8, x.bfloat, eight);
+        for (int i = 0; i < 8; i++) {
+            b[n % 2 * 8 + i][n / 2] = eight[i];
         }
     }
-    for (int row = 0; row < 64; row++) {
-        double sum[256];
-        float *const *const d = x.d + row / 16 * 32 + row % 8 * 4;
-        const int half = row % 16 / 8;
-        for (int n = 0; n < x.N; n++) {
-            sum[n] = x.first ? 0 : d[n % 8 / 2][n / 8 * 4 + 2 * half + n % 2];
+}
+/* The accumulators of eight columns: those of a thread are two of a row and two of the row 8 below. */
+template <class Op> inline void emulate_each_sum(const emulate_product &x, int column, Op op)
+{
+    for (int t = 0; t < 128; t++) {
+        for (int r = 0; r < 4; r++) {
+            op(x.d[t][column / 2 + r], emulate_row(t, r / 2), t % 4 * 2 + r % 2);
         }
-        for (int k = 0; k < 16; k++) {
-            const double factor = a[row][k];
-            for (int n = 0; n < x.N; n++) {
-                sum[n] += factor * b[k][n];
-            }
-        }
-        for (int n = 0; n < x.N; n++) {
-            d[n % 8 / 2][n / 8 * 4 + 2 * half + n % 2] = (float)sum[n];
-        }
+    }
+}
+inline void emulate_multiply(const emulate_product &x)
+{
+    static double a[64][16], b[16][8], sum[64][8];
+    emulate_first_operand(x, a);
+    for (int column = 0; column < x.N; column += 8) {
+        emulate_second_operand(x, column, b);
+        emulate_each_sum(x, column, [&](float &d, int row, int n) { sum[row][n] = x.first ? 0 : d; });
+        emulate_add_products(sum, a, b);
+        emulate_each_sum(x, column, [&](float &d, int row, int n) { d = (float)sum[row][n]; });
     }
 }
 

@@ -13,15 +13,39 @@
 
 /* ---- Products ---- */
 
-/* C += a A B^T, over all pairs. A [n_q][D], B [n_k][D]. */
+static double dot(const double *a, const double *b, int64_t D)
+{
+    double sum = 0;
+    for (int64_t c = 0; c < D; c++) {
+        sum += a[c] * b[c];
+    }
+    return sum;
+}
+
+/* C += a A B^T, over all pairs. A [n_q][D], B [n_k][D]. Four sums at a time, each in the order of the channels: an
+ * addition need not wait for the last one's result. */
 static void add_dots(const head *x, double *C, double a, const double *A, const double *B, int64_t D)
 {
-    EACH_PAIR(x, i, j, ij) {
-        double sum = 0;
-        for (int64_t c = 0; c < D; c++) {
-            sum += A[i * D + c] * B[j * D + c];
+    EACH_ROW(x, i) {
+        double *to = C + i * x->Nk;
+        int64_t j = 0;
+        for (; j + 4 <= x->n_k; j += 4) {
+            const double *b = B + j * D;
+            double sum0 = 0, sum1 = 0, sum2 = 0, sum3 = 0;
+            for (int64_t c = 0; c < D; c++) {
+                sum0 += A[i * D + c] * b[c];
+                sum1 += A[i * D + c] * b[D + c];
+                sum2 += A[i * D + c] * b[2 * D + c];
+                sum3 += A[i * D + c] * b[3 * D + c];
+            }
+            to[j] += a * sum0;
+            to[j + 1] += a * sum1;
+            to[j + 2] += a * sum2;
+            to[j + 3] += a * sum3;
         }
-        C[ij] += a * sum;
+        for (; j < x->n_k; j++) {
+            to[j] += a * dot(A + i * D, B + j * D, D);
+        }
     }
 }
 
@@ -59,16 +83,6 @@ static void clear_pairs(const head *x, double *C)
     EACH_ROW(x, i) {
         clear(C + i * x->Nk, x->Nk);
     }
-}
-
-/* Returns the sum of a_c b_c over the channels c of row i. */
-static double row_dot(const double *A, const double *B, int64_t i, int64_t D)
-{
-    double sum = 0;
-    for (int64_t c = 0; c < D; c++) {
-        sum += A[i * D + c] * B[i * D + c];
-    }
-    return sum;
 }
 
 /* ---- Rounding of the intermediates, for the error rule's baseline ---- */
@@ -199,7 +213,7 @@ static void score_cotangents(head *x)
 {
     /* D = rowsum(dO o O) - dL, which is rowsum(P o dP) - dL: the derivative through the row's normalisation */
     EACH_ROW(x, i) {
-        x->D[i] = (has_output(x, i) ? row_dot(x->dO, x->O, i, x->Dv) : 0) - x->dL[i];
+        x->D[i] = (has_output(x, i) ? dot(x->dO + i * x->Dv, x->O + i * x->Dv, x->Dv) : 0) - x->dL[i];
     }
 
     /* O = R V, R = P o M    ->   dP = (dO V^T) o M */
@@ -337,7 +351,8 @@ static void score_cotangent_tangents(head *x)
 
     /* D = rowsum(dO o O) - dL   ->   tD = rowsum(tO o dO + O o tdO) - tdL */
     EACH_ROW(x, i) {
-        const double sums = row_dot(x->tO, x->dO, i, x->Dv) + row_dot(x->O, x->tdO, i, x->Dv);
+        const int64_t row = i * x->Dv;
+        const double sums = dot(x->tO + row, x->dO + row, x->Dv) + dot(x->O + row, x->tdO + row, x->Dv);
         x->tD[i] = (has_output(x, i) ? sums : 0) - x->tdL[i];
     }
 

@@ -42,8 +42,9 @@ foreach(format bf16 f16)
 endforeach()
 emulated_image(sets sets)
 emulated_image(hopper_forward_f32 hopper_forward_f32)
-add_library(emulated_cuda_launch OBJECT cuda/emulated_launch.cpp)
+add_library(emulated_cuda_launch OBJECT cuda/emulated_launch.cpp cuda/emulated_products.cpp)
 emulated_flags(emulated_cuda_launch)
+set_source_files_properties(cuda/emulated_products.cpp PROPERTIES COMPILE_OPTIONS -O3)
 target_sources(emulated_kernels INTERFACE $<TARGET_OBJECTS:emulated_cuda_launch>)
 
 # The host's part, and the list of backends with the emulated one in the place of the cpu backend.
