@@ -1,7 +1,7 @@
 /* What comes before vjp and vjp_jvp in one kernel (hopper_ring.cu, hopper_second_ring.cu): the numbers of each query
  * that their scores need, counters at zero, and zeros in tiles of dQ or tdQ that no block of keys visits. */
 #pragma once
-#include "cuda/kernels/hopper_walk.cuh"
+#include "cuda/kernels/hopper_visits.cuh"
 #include "cuda/kernels/results.cuh"
 
 constexpr double LOG2_OF_E = 1.4426950408889634;
@@ -17,7 +17,8 @@ struct output_pair {
 };
 
 /* Of eight channels of a row. */
-VERB float dot_of_chunk(const agi_cuda_params &p, const output_pair &t, const sequence &s, int h, int row, int c)
+VERB float dot_of_chunk(const agi_cuda_params &p, const output_pair &t, const sequence &s, int h, int row,
+                        int c)
 {
     const int64_t x = element_at(t.x, s.view, h, s.q0 + row), y = element_at(t.y, s.view, h, s.q0 + row);
     const int64_t low = element_at(t.low, s.view, h, s.q0 + row);
@@ -37,7 +38,8 @@ VERB float dot_of_chunk(const agi_cuda_params &p, const output_pair &t, const se
 }
 /* The same where eight channels are 16 bytes in a row. */
 template <class F>
-VERB float dot_of_bytes(const agi_cuda_params &p, const output_pair &pair, const sequence &s, int h, int row, int c)
+VERB float dot_of_bytes(const agi_cuda_params &p, const output_pair &pair, const sequence &s, int h, int row,
+                        int c)
 {
     struct alignas(16) chunk {
         uint32_t words[4];
@@ -47,13 +49,15 @@ VERB float dot_of_bytes(const agi_cuda_params &p, const output_pair &pair, const
 #pragma unroll
     for (int n = 0; n < 3; n++) {
         if (t[n]->data != nullptr && c < p.Dv) {
-            x[n] = *(const chunk *)((const uint16_t *)t[n]->data + element_at(*t[n], s.view, h, s.q0 + row) + c);
+            x[n] =
+                *(const chunk *)((const uint16_t *)t[n]->data + element_at(*t[n], s.view, h, s.q0 + row) + c);
         }
     }
     float sum = 0, of_low = 0;
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        const float2 o = F::unpack(x[0].words[i]), g = F::unpack(x[1].words[i]), low = F::unpack(x[2].words[i]);
+        const float2 o = F::unpack(x[0].words[i]), g = F::unpack(x[1].words[i]),
+                     low = F::unpack(x[2].words[i]);
         sum = fmaf(o.y, g.y, fmaf(o.x, g.x, sum));
         of_low = fmaf(low.y, g.y, fmaf(low.x, g.x, of_low));
     }
@@ -92,7 +96,8 @@ template <class T, class Call> struct statistics_tile {
 #pragma unroll
         for (int c = 0; c < T::D; c += 64) {
             const int mine = c + (int)threadIdx.x % 8 * 8;
-            sum += f.in_chunks ? dot_of_bytes<F>(f.p, t, s, h, row, mine) : dot_of_chunk(f.p, t, s, h, row, mine);
+            sum += f.in_chunks ? dot_of_bytes<F>(f.p, t, s, h, row, mine)
+                               : dot_of_chunk(f.p, t, s, h, row, mine);
         }
         return sum;
     }
@@ -132,13 +137,14 @@ template <class T, class Call> struct statistics_tile {
         const int last = min((m + 1) * T::N, s.n_q) - 1;
         return m * T::N < s.n_q && max(m * T::N + s.low, 0) <= min(last + s.high, s.n_k - 1);
     }
-    VERB void clear(const output &out) const
+    /* zero: 0 or minus 0. */
+    VERB void clear(const output &out, float zero) const
     {
         const int rows = f.p.flags & AG_PACKED ? s.n_q : (int)f.p.Nq;
         for (int i = (int)threadIdx.x; i < T::N * f.p.Dk; i += 256) {
             const int row = m * T::N + i / f.p.Dk;
             if (row < rows) {
-                out.store(element_at(*out.t, s.view, h, s.q0 + row) + i % f.p.Dk * out.t->strides[3], 0.0f);
+                out.store(element_at(*out.t, s.view, h, s.q0 + row) + i % f.p.Dk * out.t->strides[3], zero);
             }
         }
     }
@@ -167,11 +173,11 @@ template <class T> struct tile_statistics : statistics_tile<T, agi_hopper_ring> 
     VERB tile_statistics(const agi_hopper_ring &call) : base(call)
     {
     }
-    /* Has the bias hidden every key from a row that has a sink? Then L is the sink. */
+    /* Have bias and mask hidden every key from a row that has a sink? Then L is the sink. */
     VERB bool sees_sink_alone(double L) const
     {
         const ag_tensor &t = f.p.a.sink;
-        return f.p.a.bias.data != nullptr && t.data != nullptr &&
+        return (f.p.a.bias.data != nullptr || f.p.a.mask.data != nullptr) && t.data != nullptr &&
                L == load_aux(f.p.aux_dtype, t.data, base::h * t.strides[1], 0.0f);
     }
     VERB void put_lse(int64_t at, double of_row) const
@@ -203,13 +209,20 @@ template <class T> struct tile_statistics : statistics_tile<T, agi_hopper_ring> 
             }
         }
     }
+    /* Does some block of keys visit the tile? A mask may leave none. */
+    VERB bool is_visited() const
+    {
+        return base::is_visited() &&
+               (f.x.classes == nullptr || shows_any<T>(f.x, base::s, base::h, m * T::N));
+    }
     VERB void run() const
     {
         if (base::begin()) {
             put_rows();
         }
-        if (!base::is_visited()) {
-            base::clear({&f.p.a.dq, f.p.grad_dtype, (f.p.a.accumulate & AG_ACC_DQ) != 0});
+        if (!is_visited()) { /* a tile that is visited has zeros times the scale */
+            base::clear({&f.p.a.dq, f.p.grad_dtype, (f.p.a.accumulate & AG_ACC_DQ) != 0},
+                        mul_rn(0.0f, (float)f.p.scale));
         }
     }
 };
@@ -263,7 +276,7 @@ template <class T> struct tile_second_statistics : statistics_tile<T, agi_hopper
             put_rows();
         }
         if (!base::is_visited()) {
-            base::clear({&f.p.a.tdq, f.p.grad_dtype, (f.p.a.accumulate & AG_ACC_TDQ) != 0});
+            base::clear({&f.p.a.tdq, f.p.grad_dtype, (f.p.a.accumulate & AG_ACC_TDQ) != 0}, 0);
         }
     }
 };
