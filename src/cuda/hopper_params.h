@@ -122,8 +122,8 @@ typedef struct {
     int32_t in_boxes[2];            /* stored by the copy engine, else row by row */
 } agi_hopper_wide;
 
-/* vjp in one kernel (kernels/hopper_ring.cu), and the statistics and visits before it. Tiles of queries are counted over all
- * sequences of a head; each has two halves. */
+/* vjp in one kernel (kernels/hopper_ring.cu), and what comes before it. Tiles of queries are counted over all sequences
+ * of a head; each has two halves. */
 typedef struct {
     agi_cuda_tensor_map q, k, v, d_o;
     agi_cuda_tensor_map dk, dv; /* if dk_in_boxes, dv_in_boxes */
@@ -136,8 +136,8 @@ typedef struct {
     float *sums;      /* [H][tiles][2][N * D / 2]: dQ, as the registers of a warpgroup have it */
     int32_t *passes;  /* [H][tiles][2]: how many blocks have added to the sum */
     int32_t *tickets; /* how many items have been taken, in a band */
-    /* If there is a mask, made by hopper_visits: for each sequence, head of the mask and block of keys the steps that it
-     * leaves, in the order of the block's walk, and one that is not there. */
+    /* If there is a mask, made by hopper_visits: for each sequence, head of the mask and block of keys the steps that
+     * it leaves, in the order of the block's walk, and one that is not there. */
     agi_hopper_visit *visits;
     int32_t key_blocks, most_visits; /* of a head; of a block, with that last one */
     int64_t tiles;

@@ -106,8 +106,8 @@ static void vjp_by(const char *problem, uint32_t flags, bool dq_alone, const cha
     ag_tensor *const tensors[] = {&x.a.d_o, &x.a.dq, &x.a.dk, &x.a.dv, &x.a.bias, &x.a.dbias};
     const int count = dq_alone ? 2 : p.flags & AG_BIAS ? 6 : 4;
     for (int n = 0; n < count; n++) {
-        *tensors[n] =
-            ag_bhnd(device_memory(&x, 0, 2 * CALL_BYTES), 1, n < 4 ? 8 : p.q_len, n < 4 ? 16 : p.kv_len);
+        *tensors[n] = ag_bhnd(device_memory(&x, 0, 2 * CALL_BYTES), 1, n < 4 ? 8 : p.q_len,
+                              n < 4 ? p.dim_qk : p.kv_len);
     }
     CHECK_OK(ag_plan_workspace(x.plan, AG_MAP_VJP, &x.bytes));
     x.workspace = device_memory(&x, 0, x.bytes);

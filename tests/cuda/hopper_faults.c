@@ -227,8 +227,8 @@ static void check_feature_faults(void)
     }
 }
 
-/* Classes of a mask's tiles that are wrong. Tiles of forward have two of them, so it need not see each fault; at head sizes
- * above 64 those of vjp have one. */
+/* Classes of a mask's tiles that are wrong. Tiles of forward have two of them, so it need not see each fault; at head
+ * sizes above 64 those of vjp have one. */
 static void check_class_faults(void)
 {
     const struct hopper_problem problem = {"h1 q200 k272 d128 bf16 mask=11qk", MASK_BY_TILES};

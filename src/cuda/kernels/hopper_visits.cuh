@@ -1,10 +1,11 @@
-/* vjp in one kernel with a mask (hopper_ring.cu): the steps that the mask leaves, and who adds to a tile of dQ after whom.
+/* vjp in one kernel with a mask (hopper_ring.cu): the steps that the mask leaves, and who adds to a tile of dQ after
+ * whom.
  *
- * A step, a block of keys at a tile of queries, in which the mask shows no pair is left out: nothing of it is copied or
- * multiplied, and nobody waits for it. What is left keeps the order of hopper_walk.cuh, along a block's walk and at each
- * tile, so that dQ is the same sum without some zeros, bit for bit. Nobody waits for ever: a step follows the block's
- * steps before it and waits for the visits before it at its tile, in the whole walk without a circle, and so in any part
- * of it.
+ * A step, a block of keys at a tile of queries, in which the mask shows no pair is left out: nothing of it is copied
+ * or multiplied, and nobody waits for it. What is left keeps the order of hopper_walk.cuh, along a block's walk and at
+ * each tile, so that dQ is the same sum without some zeros, bit for bit. Nobody waits for ever: a step follows the
+ * block's steps before it and waits for the visits before it at its tile, in the whole walk without a circle, and so in
+ * any part of it.
  *
  * hopper_visits writes a list for each block: its steps one after another, with how many blocks come before it at the
  * tile. The threads of hopper_ring that walk read lists, whose lines are in the cache, instead of the mask. */

@@ -227,8 +227,8 @@ struct ring_note {
  * first. A block then waits for blocks of its own group and head and of lower groups only: either they have begun, or
  * free blocks will take them next, as the grid has room for a whole group.
  *
- * With a mask a place in a ring may have more steps than another one, in every head: `turns` gives a block of the grid the
- * next place in each item. All blocks of a ring still take the same items in the same order. */
+ * With a mask a place in a ring may have more steps than another one, in every head: `turns` gives a block of the grid
+ * the next place in each item. All blocks of a ring still take the same items in the same order. */
 struct item_list {
     int64_t now, end, step;
     int position;
