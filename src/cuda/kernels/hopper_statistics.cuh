@@ -17,8 +17,7 @@ struct output_pair {
 };
 
 /* Of eight channels of a row. */
-VERB float dot_of_chunk(const agi_cuda_params &p, const output_pair &t, const sequence &s, int h, int row,
-                        int c)
+VERB float dot_of_chunk(const agi_cuda_params &p, const output_pair &t, const sequence &s, int h, int row, int c)
 {
     const int64_t x = element_at(t.x, s.view, h, s.q0 + row), y = element_at(t.y, s.view, h, s.q0 + row);
     const int64_t low = element_at(t.low, s.view, h, s.q0 + row);
@@ -38,8 +37,7 @@ VERB float dot_of_chunk(const agi_cuda_params &p, const output_pair &t, const se
 }
 /* The same where eight channels are 16 bytes in a row. */
 template <class F>
-VERB float dot_of_bytes(const agi_cuda_params &p, const output_pair &pair, const sequence &s, int h, int row,
-                        int c)
+VERB float dot_of_bytes(const agi_cuda_params &p, const output_pair &pair, const sequence &s, int h, int row, int c)
 {
     struct alignas(16) chunk {
         uint32_t words[4];
@@ -49,15 +47,13 @@ VERB float dot_of_bytes(const agi_cuda_params &p, const output_pair &pair, const
 #pragma unroll
     for (int n = 0; n < 3; n++) {
         if (t[n]->data != nullptr && c < p.Dv) {
-            x[n] =
-                *(const chunk *)((const uint16_t *)t[n]->data + element_at(*t[n], s.view, h, s.q0 + row) + c);
+            x[n] = *(const chunk *)((const uint16_t *)t[n]->data + element_at(*t[n], s.view, h, s.q0 + row) + c);
         }
     }
     float sum = 0, of_low = 0;
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        const float2 o = F::unpack(x[0].words[i]), g = F::unpack(x[1].words[i]),
-                     low = F::unpack(x[2].words[i]);
+        const float2 o = F::unpack(x[0].words[i]), g = F::unpack(x[1].words[i]), low = F::unpack(x[2].words[i]);
         sum = fmaf(o.y, g.y, fmaf(o.x, g.x, sum));
         of_low = fmaf(low.y, g.y, fmaf(low.x, g.x, of_low));
     }
@@ -96,8 +92,7 @@ template <class T, class Call> struct statistics_tile {
 #pragma unroll
         for (int c = 0; c < T::D; c += 64) {
             const int mine = c + (int)threadIdx.x % 8 * 8;
-            sum += f.in_chunks ? dot_of_bytes<F>(f.p, t, s, h, row, mine)
-                               : dot_of_chunk(f.p, t, s, h, row, mine);
+            sum += f.in_chunks ? dot_of_bytes<F>(f.p, t, s, h, row, mine) : dot_of_chunk(f.p, t, s, h, row, mine);
         }
         return sum;
     }
