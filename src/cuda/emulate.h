@@ -260,6 +260,10 @@ inline uint32_t or_over_warp(uint32_t x)
     });
     return x;
 }
+inline int count_bits(uint32_t x)
+{
+    return __builtin_popcount(x);
+}
 inline bool __any_sync(unsigned, bool x)
 {
     return or_over_warp(x) != 0;

@@ -50,6 +50,12 @@ bool agi_hopper_may_have_ring(const ag_plan *plan, agi_map map)
            !(plan->flags & AG_INVARIANT) && agi_hopper_choose(plan, ring_of(map), INT32_MAX).kernel >= 0;
 }
 
+/* Steps of a block of keys at one head, and one more for the end of its list. */
+static int64_t most_visits(const ag_problem *p, int64_t tile)
+{
+    return agi_cuda_divide_up(p->q_len, tile) + 1;
+}
+
 void agi_hopper_lay_out_ring(agi_cuda_layout *x, agi_arena *arena, const ag_plan *plan, agi_map map)
 {
     const ag_problem *p = &plan->p;
@@ -64,6 +70,12 @@ void agi_hopper_lay_out_ring(agi_cuda_layout *x, agi_arena *arena, const ag_plan
     }
     x->ring_sums = agi_take(arena, agi_saturating_product(tiles, choice.tile, D, 1), sizeof(float));
     x->ring_passes = agi_take(arena, agi_saturating_product(tiles, 2, 1, 1) + 1, sizeof(int32_t));
+    if (choice.features & AGI_HAS_MASK) {
+        const int64_t blocks = agi_cuda_divide_up(p->kv_len, AGI_HOPPER_RING_KEYS);
+        x->ring_visits = agi_take(
+            arena, agi_saturating_product(p->batch, p->mask_size[1], blocks, most_visits(p, choice.tile)),
+            sizeof(agi_hopper_visit));
+    }
 }
 
 /* Tiles of a mask along an axis; one: it is the same there. */
@@ -437,10 +449,22 @@ static void set_ring(agi_cuda_job *j, agi_hopper_ring *f, const agi_hopper_backw
     f->sums = j->x->ring_sums;
     f->passes = j->x->ring_passes;
     f->tickets = f->passes + 2 * j->p->heads * f->tiles;
+    f->visits = j->x->ring_visits;
+    f->key_blocks = (int32_t)agi_cuda_divide_up(j->p->kv_len, AGI_HOPPER_RING_KEYS);
+    f->most_visits = (int32_t)most_visits(j->p, choice.tile);
     f->scale_log2 = (float)(j->p->scale * 1.4426950408889634);
     f->is_ring = rings.is_ring;
     f->ring = rings.blocks;
     f->groups = rings.groups;
+}
+
+/* With a mask: the steps that it leaves. */
+static void emit_visits(agi_cuda_job *j, const agi_hopper_ring *f)
+{
+    enum { LISTS_OF_BLOCK = 8 };
+    const agi_hopper_choice choice = agi_hopper_choose(j->plan, AGI_hopper_visits, j->device->shared_limit);
+    const int64_t lists = agi_saturating_product(j->p->batch, f->x.class_tiles[1], f->key_blocks, 1);
+    agi_cuda_emit(j, choice.kernel, agi_cuda_divide_up(lists, LISTS_OF_BLOCK), f, sizeof *f, false);
 }
 
 void agi_hopper_emit_ring(agi_cuda_job *j)
@@ -461,6 +485,9 @@ void agi_hopper_emit_ring(agi_cuda_job *j)
     f.p = j->k;
     agi_cuda_emit(j, before.kernel, agi_saturating_product(p->batch, p->heads, j->k.w.blocks, 1), &f,
                   sizeof f, false);
+    if (choice.features & AGI_HAS_MASK) {
+        emit_visits(j, &f);
+    }
     agi_cuda_emit(j, choice.kernel, ring_grid(j, agi_hopper_rings(p, j->device->ring_most)), &f, sizeof f,
                   true);
 }

@@ -55,6 +55,12 @@ typedef struct {
         mask_in_chunks; /* 16 keys of the mask are 16 bytes in a row, aligned, and no row ends among them */
 } agi_hopper_features;
 
+/* With a mask: a step of vjp in one kernel that is not left out. */
+typedef struct {
+    AGI_ALIGNED(8) int32_t tile; /* of queries, in its sequence; -1: there are no more steps */
+    uint32_t about;              /* see visit_finder of kernels/hopper_visits.cuh */
+} agi_hopper_visit;
+
 /* The parameter of hopper_relative, hopper_live and hopper_classes. p.w.blocks: blocks per head, of the first two. */
 typedef struct {
     agi_cuda_params p;
@@ -116,8 +122,8 @@ typedef struct {
     int32_t in_boxes[2];            /* stored by the copy engine, else row by row */
 } agi_hopper_wide;
 
-/* vjp in one kernel (kernels/hopper_ring.cu), and the statistics before it. Tiles of queries are counted over all
- * sequences of a head; each has two halves. */
+/* vjp in one kernel (kernels/hopper_ring.cu), and what comes before it. Tiles of queries are counted over all sequences
+ * of a head; each has two halves. */
 typedef struct {
     agi_cuda_tensor_map q, k, v, d_o;
     agi_cuda_tensor_map dk, dv; /* if dk_in_boxes, dv_in_boxes */
@@ -130,6 +136,10 @@ typedef struct {
     float *sums;      /* [H][tiles][2][N * D / 2]: dQ, as the registers of a warpgroup have it */
     int32_t *passes;  /* [H][tiles][2]: how many blocks have added to the sum */
     int32_t *tickets; /* how many items have been taken, in a band */
+    /* If there is a mask, made by hopper_visits: for each sequence, head of the mask and block of keys the steps that
+     * it leaves, in the order of the block's walk, and one that is not there. */
+    agi_hopper_visit *visits;
+    int32_t key_blocks, most_visits; /* of a head; of a block, with that last one */
     int64_t tiles;
     float scale_log2;                 /* scale * log2 e */
     int32_t is_ring;                  /* 1: every query sees every key; 0: a band */

@@ -44,12 +44,13 @@ enum {
     Y(hopper_ring, format, 64, 2, 128, 2, set) Y(hopper_ring, format, 128, 2, 64, 2, set)
 #define AGI_HOPPER_forward_sets(Y, format) AGI_HOPPER_SETS(AGI_HOPPER_FORWARD_OF_SET, Y, format)
 #define AGI_HOPPER_backward_sets(Y, format) AGI_HOPPER_SETS(AGI_HOPPER_BACKWARD_OF_SET, Y, format)
-/* vjp in one kernel, in the shapes that it has without sets. With a mask vjp is in two kernels, which leave out empty
- * tiles. */
+/* vjp in one kernel, in the shapes that it has without sets. */
 #define AGI_HOPPER_ring_sets(Y, format)                                                                      \
     AGI_HOPPER_RING_OF_SET(Y, format, softcap)                                                               \
     AGI_HOPPER_RING_OF_SET(Y, format, relative)                                                              \
     AGI_HOPPER_RING_OF_SET(Y, format, bias)                                                                  \
+    AGI_HOPPER_RING_OF_SET(Y, format, mask)                                                                  \
+    AGI_HOPPER_RING_OF_SET(Y, format, bias_mask)                                                             \
     AGI_HOPPER_RING_OF_SET(Y, format, dropout)                                                               \
     AGI_HOPPER_RING_OF_SET(Y, format, dropout_bias)
 

@@ -34,9 +34,10 @@ typedef struct {
     void *splits;
     /* Of vjp in one kernel: L, D, with a bias the rest of L; of vjp_jvp: all in the first. */
     float *ring_rows[3];
-    float *ring_sums;     /* of dQ or tdQ */
-    int32_t *ring_passes; /* and the counter of tickets behind them */
-    float *bias_sums;     /* of the gradient of the bias, by part */
+    float *ring_sums;              /* of dQ or tdQ */
+    int32_t *ring_passes;          /* and the counter of tickets behind them */
+    agi_hopper_visit *ring_visits; /* of vjp with a mask */
+    float *bias_sums;              /* of the gradient of the bias, by part */
     agi_hopper_features features;
     int64_t q_rows, k_rows, diagonal_tiles;
 } agi_cuda_layout;

@@ -35,7 +35,7 @@ enum {
 #define AGI_CUDA_HOPPER_BACKWARD(format)                                                                     \
     AGI_HOPPER_backward(AGI_CUDA_HOPPER, format) AGI_HOPPER_backward_sets(AGI_CUDA_HOPPER_SET, format)
 #define AGI_CUDA_HOPPER_PRE(map, format, D, CONSUMERS, N, STAGES)                                            \
-    agi_kernel_hopper_statistics_##format##_d##D,
+    agi_kernel_hopper_statistics_##format##_d##D, agi_kernel_hopper_visits_##format##_d##D,
 #define AGI_CUDA_HOPPER_RING(format)                                                                         \
     AGI_HOPPER_ring(AGI_CUDA_HOPPER, format) AGI_HOPPER_ring(AGI_CUDA_HOPPER_PRE, format)                    \
         AGI_HOPPER_ring_sets(AGI_CUDA_HOPPER_SET, format)

@@ -91,7 +91,8 @@ enum {
     {#map "_" #format "_d" #D, #map "_" #format, 128 * (CONSUMERS + 1),                                      \
      AGI_HOPPER_RING_SHARED(D, CONSUMERS, N, STAGES)},
 #define HOPPER_STATISTICS(map, format, D, CONSUMERS, N, STAGES)                                              \
-    {"hopper_statistics_" #format "_d" #D, #map "_" #format, 256, 0},
+    {"hopper_statistics_" #format "_d" #D, #map "_" #format, 256, 0},                                        \
+        {"hopper_visits_" #format "_d" #D, #map "_" #format, 256, 0},
 #define HOPPER_RING_SET(map, format, D, CONSUMERS, N, STAGES, set)                                           \
     {#map "_" #format "_d" #D "_" #set, #map "_" #format, 128 * (CONSUMERS + 1),                             \
      AGI_HOPPER_RING_SHARED(D, CONSUMERS, N, STAGES)},
@@ -259,7 +260,11 @@ typedef struct {
     {AGI_hopper_statistics,                                                                                  \
      AGI_FORMAT_##format,                                                                                    \
      D,                                                                                                      \
-     {agi_kernel_hopper_statistics_##format##_d##D, N, N, AGI_SET_none, ""}},
+     {agi_kernel_hopper_statistics_##format##_d##D, N, N, AGI_SET_none, ""}},                                \
+        {AGI_hopper_visits,                                                                                  \
+         AGI_FORMAT_##format,                                                                                \
+         D,                                                                                                  \
+         {agi_kernel_hopper_visits_##format##_d##D, N, N, AGI_SET_none, ""}},
 #define HOPPER_SET_CHOICE(map, format, D, CONSUMERS, N, STAGES, set)                                         \
     {AGI_##map,                                                                                              \
      AGI_FORMAT_##format,                                                                                    \
@@ -314,12 +319,13 @@ static int count_features(uint32_t features)
     return count;
 }
 
-/* Does the kernel have what the problem needs? One with a softcap needs a softcap; others may be absent. Statistics are
- * those of any problem. */
+/* Does the kernel have what the problem needs? One with a softcap needs a softcap; others may be absent. What comes
+ * before vjp in one kernel serves any problem. */
 static bool covers(const hopper_kernel *k, const ag_problem *p, int32_t shared_limit)
 {
     const int64_t D = p->dim_qk > p->dim_v ? p->dim_qk : p->dim_v;
-    const uint32_t wanted = k->map == AGI_hopper_statistics ? 0 : score_features_of(p);
+    const bool before = k->map == AGI_hopper_statistics || k->map == AGI_hopper_visits;
+    const uint32_t wanted = before ? 0 : score_features_of(p);
     const uint32_t has = k->choice.features;
     return k->format == agi_cuda_format_of(p->dtype) && k->D >= D && (wanted & ~has) == 0 &&
            (has & AGI_HAS_SOFTCAP) == (wanted & AGI_HAS_SOFTCAP) &&

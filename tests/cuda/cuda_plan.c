@@ -166,6 +166,57 @@ static void described_as(const char *problem, const char *description)
     ag_plan_destroy(plan);
 }
 
+/* The kernels that vjp launches, with spaces between them. flags: of the plan; dq_alone: nothing else is wanted. */
+static void vjp_by(const char *problem, uint32_t flags, bool dq_alone, const char *kernels)
+{
+    struct fake_driver *fake = fake_state();
+    struct device_call x;
+    char launched[16 * FAKE_NAMES] = "";
+    call_begin(&x, problem, 0);
+    const ag_problem p = *ag_plan_problem(x.plan);
+    const ag_options options = {
+        .struct_size = sizeof options, .flags = flags, .backend = AG_BACKEND_CUDA, .device = 1};
+    ag_plan_destroy(x.plan);
+    CHECK_OK(ag_plan_create(&x.plan, &p, &options));
+    ag_tensor *const tensors[] = {&x.a.d_o, &x.a.dq, &x.a.dk, &x.a.dv, &x.a.bias, &x.a.dbias};
+    const int count = dq_alone ? 2 : p.flags & AG_BIAS ? 6 : 4;
+    for (int n = 0; n < count; n++) {
+        *tensors[n] = ag_bhnd(device_memory(&x, 0, 2 * CALL_BYTES), 1, n < 4 ? 8 : p.q_len,
+                              n < 4 ? p.dim_qk : p.kv_len);
+    }
+    CHECK_OK(ag_plan_workspace(x.plan, AG_MAP_VJP, &x.bytes));
+    x.workspace = device_memory(&x, 0, x.bytes);
+    const int first = atomic_load(&fake->launches);
+    CHECK_OK(ag_vjp(x.plan, &x.a, NULL, x.workspace, x.bytes));
+    for (int n = first; n < atomic_load(&fake->launches); n++) {
+        const size_t length = strlen(launched);
+        snprintf(launched + length, sizeof launched - length, "%s%s", length > 0 ? " " : "",
+                 fake->names[n % FAKE_NAMES]);
+    }
+    CHECK(strcmp(launched, kernels) == 0, "vjp of '%s' launches %s", problem, launched);
+    call_end(&x);
+}
+
+/* With a mask vjp is in one kernel too, but for calls that want dQ alone and with AG_INVARIANT. */
+static void vjp_with_masks(void)
+{
+    vjp_by("q65 k65 d16 bf16 mask", 0, false,
+           "hopper_classes hopper_live hopper_statistics_bf16_d64 hopper_visits_bf16_d64 "
+           "hopper_ring_bf16_d64_mask");
+    vjp_by("q65 k65 d80 f16 mask causal", 0, false,
+           "hopper_classes hopper_live hopper_statistics_f16_d128 hopper_visits_f16_d128 "
+           "hopper_ring_f16_d128_mask");
+    vjp_by("q65 k65 d16 bf16 bias mask", 0, false,
+           "hopper_classes hopper_live hopper_statistics_bf16_d64 hopper_visits_bf16_d64 "
+           "hopper_ring_bf16_d64_bias_mask hopper_dbias_bf16_d64_bias_mask");
+    vjp_by("q65 k65 d16 bf16 bias", 0, false,
+           "hopper_live hopper_statistics_bf16_d64 hopper_ring_bf16_d64_bias hopper_dbias_bf16_d64_bias");
+    vjp_by("q65 k65 d16 bf16 mask", 0, true,
+           "statistics_f32 hopper_classes hopper_live hopper_dq_bf16_d64_mask");
+    vjp_by("q65 k65 d16 bf16 mask", AG_INVARIANT, false,
+           "statistics_f32 hopper_classes hopper_live hopper_dkdv_bf16_d64_mask hopper_dq_bf16_d64_mask");
+}
+
 /* A plan takes the table sm90 on a device with at least 64 multiprocessors; on others it is refused if ATTNGRAD_ISA
  * names it. Problems without a kernel in it run on the portable ones; the plan's description says so. */
 static void table_of_hopper(void)
@@ -207,6 +258,7 @@ static void table_of_hopper(void)
     forward_by("q65 k65 d16 bf16 mask", "hopper_classes", "vjp with mask, det");
     forward_by("q65 k65 d16 bf16 mask", "hopper_live", "vjp with mask, det");
     described_as("q65 k65 d128 bf16 mask", "wgmma in forward and vjp with mask, det");
+    vjp_with_masks();
     described_as("q65 k65 d128 bf16 bias dropout=0.1",
                  "wgmma in forward, vjp and dbias with dropout_bias, det");
     forward_by("q65 k65 d16 bf16 softcap=5 alibi", "forward_bf16_d32_full",

@@ -79,14 +79,14 @@ static bool has_set(agi_hopper_map map, uint32_t features)
         return (features & AGI_HAS_BIAS) != 0;
     }
     return features == 0 || map == AGI_hopper_forward || map == AGI_hopper_dkdv || map == AGI_hopper_dq ||
-           (map == AGI_hopper_ring && !(features & AGI_HAS_MASK));
+           map == AGI_hopper_ring;
 }
 
 /* The choice must be one of the smallest sets with all of the features that the map's kernels need to know; none if
  * there is none. */
 static void check_set(uint32_t of_problem, agi_hopper_map map)
 {
-    const uint32_t features = map == AGI_hopper_statistics ? 0 : of_problem;
+    const uint32_t features = map == AGI_hopper_statistics || map == AGI_hopper_visits ? 0 : of_problem;
     ag_plan plan = {.p = AG_PROBLEM_INIT};
     ag_problem *p = &plan.p;
     int smallest = 99;

@@ -40,7 +40,8 @@ template <void (*KERNEL_FUNCTION)(agi_cuda_params)> static void run_map(const ag
 #define HOPPER_RING(map, format, D, CONSUMERS, N, STAGES)                                                    \
     {agi_kernel_##map##_##format##_d##D, run<agi_hopper_ring, map##_##format##_d##D>},                       \
         {agi_kernel_hopper_statistics_##format##_d##D,                                                       \
-         run<agi_hopper_ring, hopper_statistics_##format##_d##D>},
+         run<agi_hopper_ring, hopper_statistics_##format##_d##D>},                                           \
+        {agi_kernel_hopper_visits_##format##_d##D, run<agi_hopper_ring, hopper_visits_##format##_d##D>},
 #define HOPPER_SECOND(map, format, D, CONSUMERS, N, STAGES)                                                  \
     {agi_kernel_##map##_##format##_d##D, run<agi_hopper_second, map##_##format##_d##D>},
 #define HOPPER_WIDE(map, format, D, ROWS, N, STAGES)                                                         \
@@ -84,7 +85,8 @@ static const emulated_kernel kernels[] = {
     HOPPERS(AGI_HOPPER_backward, HOPPER_BACKWARD, AGI_FORMAT)
         HOPPERS(AGI_HOPPER_backward_sets, HOPPER_BACKWARD_SET, AGI_FORMAT)
 #elif defined(AGI_IMAGE_hopper_ring)
-    HOPPERS(AGI_HOPPER_ring, HOPPER_RING, AGI_FORMAT) HOPPERS(AGI_HOPPER_ring_sets, HOPPER_RING_SET, AGI_FORMAT)
+    HOPPERS(AGI_HOPPER_ring, HOPPER_RING, AGI_FORMAT)
+        HOPPERS(AGI_HOPPER_ring_sets, HOPPER_RING_SET, AGI_FORMAT)
 #elif defined(AGI_IMAGE_hopper_second)
     HOPPERS(AGI_HOPPER_second, HOPPER_SECOND, AGI_FORMAT)
 #elif defined(AGI_IMAGE_hopper_second_ring)

@@ -31,7 +31,9 @@ enum {
     MASK_FULL = 16384,
     FAR_BIAS = 32768, /* the bias of one query is -1e9 for every key */
     HIDING_BIAS =
-        65536 /* the bias hides every third key, all keys of every seventh query, and half of the other pairs */
+        65536, /* the bias hides every third key, all keys of every seventh query, and half of the other pairs */
+    MASK_SPARSE = 1 << 17,       /* about one of eight tiles of 128 x 128 is seen; with MASK_BY_TILES's NaN */
+    MASK_OF_HEAD_EMPTY = 1 << 18 /* beside these: the second head of the mask sees nothing */
 };
 
 struct hopper_problem {
@@ -164,8 +166,15 @@ static inline bool shows_pair(uint32_t with, int64_t head, int64_t i, int64_t j)
 {
     const int64_t row = i / 64, column = j / 64, kind = (row + column + head) % TILE_KINDS;
     const bool rare = (i * 31 + j * 17 + i * j) % 50 == 0;
+    if (with & MASK_OF_HEAD_EMPTY && head == 1) {
+        return false;
+    }
     if (with & (MASK_EMPTY | MASK_FULL)) {
         return (with & MASK_FULL) != 0;
+    }
+    if (with & MASK_SPARSE) {
+        const int64_t tile_row = i / 128, tile_column = j / 128;
+        return (tile_row * 7 + tile_column * 13 + tile_row * tile_column * 5 + head * 3) % 8 == 0;
     }
     if (row == 1 || column == 2 || kind == TILE_EMPTY) {
         return false;
@@ -213,7 +222,7 @@ static inline void make_hopper_problem(struct arrays *x, const struct hopper_pro
     if (problem->with & HIDING_BIAS) {
         hide_by_bias(x);
     }
-    if (problem->with & (MASK_BY_TILES | MASK_EMPTY | MASK_FULL)) {
+    if (problem->with & (MASK_BY_TILES | MASK_EMPTY | MASK_FULL | MASK_SPARSE)) {
         fill_mask_by_tiles(x, problem->with);
     }
 }

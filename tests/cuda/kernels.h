@@ -36,6 +36,21 @@ enum {
 };
 void emulate_change_classes(int kind);
 
+/* What becomes of the lists of hopper_visits once they are made: ranks are one too low, and the second visitor of a
+ * tile stores instead of adding; the first visitor is the last one; nobody is; each list has one step less; every step
+ * is full. Or hopper_statistics stores no zeros in tiles that the mask leaves to nobody. */
+enum {
+    VISITS_AS_MADE,
+    VISITS_RANK_TOO_LOW,
+    VISITS_FIRST_IS_LAST,
+    VISITS_NONE_IS_LAST,
+    VISITS_ONE_TOO_FEW,
+    VISITS_ALL_FULL,
+    VISITS_NO_ZEROS,
+    VISITS_KINDS
+};
+void emulate_change_visits(int kind);
+
 /* A tensor map as the emulation reads it. */
 ag_status emulate_make_map(const void *ctx, const agi_cuda_box_view *view, agi_cuda_tensor_map *map);
 

@@ -8,7 +8,8 @@
  * 64 keys each; dS goes through shared memory to become the first operand of dQ, of which each warpgroup has one half:
  * 64 channels at head size 128, 64 queries at 64.
  *
- * hopper_statistics comes before it: L and D per query, no passes yet, and zeros in tiles of dQ that nobody visits. */
+ * hopper_statistics comes before it: L and D per query, no passes yet, and zeros in tiles of dQ that nobody visits; and
+ * with a mask hopper_visits, the lists of the steps that it leaves (hopper_visits.cuh). */
 #include "cuda/kernels/hopper_results.cuh"
 #include "cuda/kernels/hopper_ring_copies.cuh"
 #include "cuda/kernels/hopper_ring_hidden.cuh"
@@ -31,7 +32,6 @@ template <class T> struct ring_consumer {
     /* What is needed again much later is found again there. Where features need registers of their own, ptxas
      * would spill more in the loop. */
     static constexpr bool FINDS_AGAIN = !CAPPED && !DROPS;
-    static_assert(!has_mask(T::FEATURES), "with a mask vjp is in two kernels, which leave out empty tiles");
     static_assert(!CAPPED || T::FEATURES == AGI_HAS_SOFTCAP, "with a softcap weights are made at once");
 
     const agi_hopper_ring &f;
@@ -41,6 +41,7 @@ template <class T> struct ring_consumer {
     float S[T::N / 2], dP[T::N / 2], dK[T::D / 2], dV[T::D / 2], dQ[32];
     uint32_t P[T::N / 4], dS[T::N / 4];
     kept_weights<true, T::N / 2> kept;
+    mask_bits<true, T::N / 2> visible; /* if the step is mixed */
 
     VERB ring_consumer(const agi_hopper_ring &call, const M &shared)
         : f(call), memory(shared), w(uniform((int)threadIdx.x / 128 - 1))
@@ -218,8 +219,8 @@ template <class T> struct ring_consumer {
             add_features<F, T::FEATURES, true>(S, f.p, f.x, place(at));
         }
     }
-    /* The scores' features, then P in the place of S, 0 where a pair is hidden. */
-    VERB void make_all_weights(const key_walk<T> &at, bool edge)
+    /* The scores' features, then P in the place of S, 0 where a pair is hidden. mixed: by the mask. */
+    VERB void make_all_weights(const key_walk<T> &at, bool edge, bool mixed)
     {
         if constexpr (SCALED) {
             const float scale = (float)f.p.scale;
@@ -230,6 +231,9 @@ template <class T> struct ring_consumer {
         }
         add_terms(at);
         make_weights();
+        if (mixed) {
+            visible.hide(S, 0);
+        }
         if (edge) {
             hide_pairs(*this, at, memory.note(n).row, S);
         }
@@ -393,6 +397,7 @@ template <class T> struct ring_consumer {
         memory.q.wait(n);
         const uint32_t flags = uniform((int)memory.note(n).flags);
         const bool edge = flags >> w & ring_note::EDGE;
+        const bool mixed = has_mask(T::FEATURES) && flags >> w & ring_note::MIXED;
         if (flags & ring_note::UNSEEN || (HIDES && has_blind_queries())) {
             clear_tile(at);
         }
@@ -403,12 +408,15 @@ template <class T> struct ring_consumer {
         if constexpr (DROPS) {
             kept.find(f.p, place(at));
         }
+        if (mixed) {
+            visible.find(f.p, f.x, place(at));
+        }
         products_wait<1>();
         hold(S);
         if constexpr (CAPPED) {
             make_capped_weights(at, edge);
         } else {
-            make_all_weights(at, edge);
+            make_all_weights(at, edge, mixed);
         }
         products_wait<0>();
         hold(dP);
@@ -580,7 +588,14 @@ template <class T> VERB void run_hopper_ring(const agi_hopper_ring &f)
     {                                                                                                        \
         tile_statistics<ring_shape<format, D, CONSUMERS, N, STAGES>>(f).run();                               \
     }
+#define AGI_HOPPER_VISITS(map, format, D, CONSUMERS, N, STAGES)                                              \
+    KERNEL void __launch_bounds__(256)                                                                       \
+        hopper_visits_##format##_d##D(const __grid_constant__ agi_hopper_ring f)                             \
+    {                                                                                                        \
+        find_visits<ring_shape<format, D, CONSUMERS, N, STAGES>>(f);                                         \
+    }
 #define AGI_HOPPER_KERNELS(list, kernel, format) list(kernel, format)
 AGI_HOPPER_KERNELS(AGI_HOPPER_ring, AGI_HOPPER_KERNEL, AGI_FORMAT)
 AGI_HOPPER_KERNELS(AGI_HOPPER_ring_sets, AGI_HOPPER_SET_KERNEL, AGI_FORMAT)
 AGI_HOPPER_KERNELS(AGI_HOPPER_ring, AGI_HOPPER_STATISTICS, AGI_FORMAT)
+AGI_HOPPER_KERNELS(AGI_HOPPER_ring, AGI_HOPPER_VISITS, AGI_FORMAT)

@@ -19,12 +19,15 @@ VERB bool take_item(const Call &f, const Memory &memory, item_list &items, key_i
 template <class T, class Call, class Memory, class Function>
 VERB void each_item(const Call &call, const Memory &memory, Function f)
 {
-    item_list items(call);
+    item_list items(call, has_mask(T::FEATURES));
     key_walk<T> at;
     key_item item;
     int k = 0;
     for (; take_item(call, memory, items, item, k); k++) {
         at.begin(call, item);
+        if constexpr (has_mask(T::FEATURES)) {
+            at.tiles = listed_steps<T>(call, at).is_there() ? at.tiles : 0;
+        }
         memory.post(k, at);
         f(at, k);
     }
@@ -176,9 +179,9 @@ template <class T, class M = ring_memory<T>, class Call = agi_hopper_ring> struc
             if (at.heads == 0) {
                 return;
             }
-            visit_ranks<T> ranks = {at};
+            typename steps_of_item<T>::ranks ranks = {at};
 #pragma unroll 1
-            for (walk_steps<T> step(f, at); step.is_there(); step.next(f.tiles)) {
+            for (typename steps_of_item<T>::steps step(f, at); step.is_there(); step.next(f.tiles)) {
                 pass_half(step.tile, step.is_last(), ranks.of(step));
             }
             barrier_arrive(memory.walked);

@@ -1,24 +1,11 @@
 /* vjp and vjp_jvp in one kernel (hopper_ring.cu, hopper_second_ring.cu): what the thread that copies notes down about
  * each step, so that those that compute know nothing else of the walk and have registers for everything. */
 #pragma once
-#include "cuda/kernels/hopper_walk.cuh"
-
-struct ring_note {
-    enum : uint32_t {
-        EDGE = 1,        /* << w: some pair of the warpgroup's keys and the tile's queries is hidden */
-        LAST = 1 << 2,   /* the block is the last to visit the tile */
-        ALONE = 1 << 3,  /* and the only one */
-        UNSEEN = 1 << 4, /* some queries of the tile see no key of the block */
-        ODD = 1 << 5,    /* before it an odd number of sums was fetched into its buffer */
-        MORE = 1 << 6,   /* the item has a step after this one */
-    };
-    int row, head; /* the first query of the tile, its head */
-    uint32_t flags;
-};
+#include "cuda/kernels/hopper_visits.cuh"
 
 /* The steps of an item with their notes. */
-template <class T> struct noted_steps : walk_steps<T> {
-    typedef walk_steps<T> base;
+template <class T> struct noted_steps : steps_of_item<T>::steps {
+    typedef typename steps_of_item<T>::steps base;
     int from, to; /* all queries of a tile between these see some key of the block */
     int whole_from,
         whole_to[2]; /* all keys of a warpgroup see all queries of a tile that begins between these */
@@ -45,8 +32,11 @@ template <class T> struct noted_steps : walk_steps<T> {
         flags |= has_edge(1) ? ring_note::EDGE << 1 : 0;
         flags |= base::row < from || base::row > to ? ring_note::UNSEEN : 0;
         flags |= fetched & buffer ? ring_note::ODD : 0;
-        flags |= base::heads > 1 || base::number + 1 < base::tiles ? ring_note::MORE : 0;
-        if (base::is_last() && at.is_alone(base::row)) {
+        flags |= base::has_more() ? ring_note::MORE : 0;
+        if constexpr (has_mask(T::FEATURES)) {
+            flags |= base::about & 3 * ring_note::MIXED;
+        }
+        if (base::is_last() && base::is_alone(at)) {
             flags |= ring_note::LAST | ring_note::ALONE;
         } else if (base::is_last()) {
             flags |= ring_note::LAST;

@@ -1,7 +1,7 @@
 /* What comes before vjp and vjp_jvp in one kernel (hopper_ring.cu, hopper_second_ring.cu): the numbers of each query
  * that their scores need, counters at zero, and zeros in tiles of dQ or tdQ that no block of keys visits. */
 #pragma once
-#include "cuda/kernels/hopper_walk.cuh"
+#include "cuda/kernels/hopper_visits.cuh"
 #include "cuda/kernels/results.cuh"
 
 constexpr double LOG2_OF_E = 1.4426950408889634;
@@ -132,13 +132,14 @@ template <class T, class Call> struct statistics_tile {
         const int last = min((m + 1) * T::N, s.n_q) - 1;
         return m * T::N < s.n_q && max(m * T::N + s.low, 0) <= min(last + s.high, s.n_k - 1);
     }
-    VERB void clear(const output &out) const
+    /* zero: 0 or minus 0. */
+    VERB void clear(const output &out, float zero) const
     {
         const int rows = f.p.flags & AG_PACKED ? s.n_q : (int)f.p.Nq;
         for (int i = (int)threadIdx.x; i < T::N * f.p.Dk; i += 256) {
             const int row = m * T::N + i / f.p.Dk;
             if (row < rows) {
-                out.store(element_at(*out.t, s.view, h, s.q0 + row) + i % f.p.Dk * out.t->strides[3], 0.0f);
+                out.store(element_at(*out.t, s.view, h, s.q0 + row) + i % f.p.Dk * out.t->strides[3], zero);
             }
         }
     }
@@ -167,11 +168,11 @@ template <class T> struct tile_statistics : statistics_tile<T, agi_hopper_ring> 
     VERB tile_statistics(const agi_hopper_ring &call) : base(call)
     {
     }
-    /* Has the bias hidden every key from a row that has a sink? Then L is the sink. */
+    /* Have bias and mask hidden every key from a row that has a sink? Then L is the sink. */
     VERB bool sees_sink_alone(double L) const
     {
         const ag_tensor &t = f.p.a.sink;
-        return f.p.a.bias.data != nullptr && t.data != nullptr &&
+        return (f.p.a.bias.data != nullptr || f.p.a.mask.data != nullptr) && t.data != nullptr &&
                L == load_aux(f.p.aux_dtype, t.data, base::h * t.strides[1], 0.0f);
     }
     VERB void put_lse(int64_t at, double of_row) const
@@ -203,13 +204,20 @@ template <class T> struct tile_statistics : statistics_tile<T, agi_hopper_ring> 
             }
         }
     }
+    /* Does some block of keys visit the tile? A mask may leave none. */
+    VERB bool is_visited() const
+    {
+        return base::is_visited() &&
+               (f.x.classes == nullptr || shows_any<T>(f.x, base::s, base::h, m * T::N));
+    }
     VERB void run() const
     {
         if (base::begin()) {
             put_rows();
         }
-        if (!base::is_visited()) {
-            base::clear({&f.p.a.dq, f.p.grad_dtype, (f.p.a.accumulate & AG_ACC_DQ) != 0});
+        if (!is_visited()) { /* a tile that is visited has zeros times the scale */
+            base::clear({&f.p.a.dq, f.p.grad_dtype, (f.p.a.accumulate & AG_ACC_DQ) != 0},
+                        mul_rn(0.0f, (float)f.p.scale));
         }
     }
 };
@@ -263,7 +271,7 @@ template <class T> struct tile_second_statistics : statistics_tile<T, agi_hopper
             put_rows();
         }
         if (!base::is_visited()) {
-            base::clear({&f.p.a.tdq, f.p.grad_dtype, (f.p.a.accumulate & AG_ACC_TDQ) != 0});
+            base::clear({&f.p.a.tdq, f.p.grad_dtype, (f.p.a.accumulate & AG_ACC_TDQ) != 0}, 0);
         }
     }
 };

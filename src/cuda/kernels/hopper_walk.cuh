@@ -16,6 +16,16 @@
 
 constexpr int KEYS_OF_BLOCK = AGI_HOPPER_RING_KEYS;
 
+/* The blocks with the first and the last keys that the tile of N queries from `row` on sees. */
+VERB int lowest_block(const sequence &s, int row)
+{
+    return max(row + s.low, 0) / KEYS_OF_BLOCK;
+}
+template <int N> VERB int highest_block(const sequence &s, int row)
+{
+    return min(s.n_k - 1, min(s.n_q, row + N) - 1 + s.high) / KEYS_OF_BLOCK;
+}
+
 /* The work of a block, one item after another: which head, of all sequences, and which of its keys. */
 struct key_item {
     int64_t head;
@@ -80,10 +90,14 @@ template <class T> struct key_walk {
         last_from = position == 0 ? 0 : max((row - s.low + N - 1) / N - first, 0);
         last_to = above >= s.n_k || s.n_q - 1 + s.high < above ? tiles : max((above - s.high) / N - first, 0);
     }
-    /* The tile where a block of the ring begins. */
+    /* The tile where a block of the ring begins; the block that begins nearest before a tile, or there. */
     VERB int begin_of(int at) const
     {
         return at * of_sequence / length;
+    }
+    VERB int nearest_to(int tile) const
+    {
+        return ((tile + 1) * length - 1) / of_sequence;
     }
     VERB void find_ring()
     {
@@ -96,21 +110,10 @@ template <class T> struct key_walk {
         }
     }
 
-    /* ---- A tile of queries from `row` on ---- */
-
-    /* The blocks with the first and the last keys that it sees. */
-    VERB int lowest(int tile_row) const
-    {
-        return max(tile_row + s.low, 0) / KEYS_OF_BLOCK;
-    }
-    VERB int highest(int tile_row) const
-    {
-        return min(s.n_k - 1, min(s.n_q, tile_row + N) - 1 + s.high) / KEYS_OF_BLOCK;
-    }
-    /* Is this block the only one that visits it? */
+    /* Is this block the only one that visits the tile of queries from tile_row on? */
     VERB bool is_alone(int tile_row) const
     {
-        return ring ? blocks() == 1 : highest(tile_row) == lowest(tile_row);
+        return ring ? blocks() == 1 : highest_block<N>(s, tile_row) == lowest_block(s, tile_row);
     }
 };
 
@@ -140,6 +143,15 @@ template <class T> struct walk_steps {
     VERB bool is_last() const
     {
         return number >= last_from && number < last_to;
+    }
+    /* And the only one? */
+    VERB bool is_alone(const key_walk<T> &at) const
+    {
+        return at.is_alone(row);
+    }
+    VERB bool has_more() const
+    {
+        return heads > 1 || number + 1 < tiles;
     }
     /* of_head: all tiles of a head. */
     VERB void next(int64_t of_head)
@@ -178,8 +190,8 @@ template <class T> struct visit_ranks {
     VERB int of(const walk_steps<T> &step)
     {
         if (!at.ring) {
-            const int last = min(at.highest(step.row), at.before + at.length - 1);
-            return max(at.before - at.lowest(step.row), 0) + last - at.row / KEYS_OF_BLOCK;
+            const int last = min(highest_block<T::N>(at.s, step.row), at.before + at.length - 1);
+            return max(at.before - lowest_block(at.s, step.row), 0) + last - at.row / KEYS_OF_BLOCK;
         }
         if (step.number == 0 || step.row == 0) {
             go_on_from(step.number == 0 ? at.position : 0);
@@ -192,17 +204,37 @@ template <class T> struct visit_ranks {
     }
 };
 
+/* ---- What is noted down about a step (hopper_ring_notes.cuh) ---- */
+
+struct ring_note {
+    enum : uint32_t {
+        EDGE = 1,        /* << w: some pair of the warpgroup's keys and the tile's queries is hidden */
+        LAST = 1 << 2,   /* the block is the last to visit the tile */
+        ALONE = 1 << 3,  /* and the only one */
+        UNSEEN = 1 << 4, /* some queries of the tile see no key of the block */
+        ODD = 1 << 5,    /* before it an odd number of sums was fetched into its buffer */
+        MORE = 1 << 6,   /* the item has a step after this one */
+        MIXED = 1 << 7,  /* << w: the mask hides some pair of the warpgroup's keys and the tile's queries */
+    };
+    int row, head; /* the first query of the tile, its head */
+    uint32_t flags;
+};
+
 /* ---- The items of a block, drawn by one of its threads ----
  *
  * Items are numbered group by group, in each head by head. Rings: the blocks of the grid are so many rings, which take
  * the heads in turn. Bands: whoever is free takes the next item; the first keys, with causal the longest walks, come
  * first. A block then waits for blocks of its own group and head and of lower groups only: either they have begun, or
- * free blocks will take them next, as the grid has room for a whole group. */
+ * free blocks will take them next, as the grid has room for a whole group.
+ *
+ * With a mask a place in a ring may have more steps than another one, in every head: `turns` gives a block of the grid
+ * the next place in each item. All blocks of a ring still take the same items in the same order. */
 struct item_list {
     int64_t now, end, step;
     int position;
+    bool turns;
 
-    template <class Call> VERB item_list(const Call &f)
+    template <class Call> VERB item_list(const Call &f, bool turning) : turns(turning)
     {
         end = f.p.B * f.p.Hk * f.groups;
         now = blockIdx.x / f.ring;
@@ -220,6 +252,7 @@ struct item_list {
         item = {now % heads, (int)(now / heads), position};
         const bool there = now < end;
         now += step;
+        position = !turns ? position : position + 1 < f.ring ? position + 1 : 0;
         return there;
     }
 };

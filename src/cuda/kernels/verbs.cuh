@@ -121,6 +121,11 @@ VERB uint32_t or_over_warp(uint32_t x)
 {
     return __reduce_or_sync(~0u, x);
 }
+/* How many bits are 1. */
+VERB int count_bits(uint32_t x)
+{
+    return __popc(x);
+}
 
 /* ---- Arithmetic that the compiler must not contract: scores have the same bits in all maps ---- */
 
