@@ -285,25 +285,49 @@ static void fill_info(const ag_plan *plan, ag_plan_info *info)
     info->deterministic = 1;
 }
 
+/* The maps that run on the table sm90, with the set of score features that they have: "forward, vjp and dbias with
+ * bias". Nothing if there are none. */
+static void describe_hopper(const ag_plan *plan, int32_t limit, char *text, size_t size)
+{
+    static const struct {
+        const char *name;
+        agi_hopper_map map;
+    } maps[] = {{"forward", AGI_hopper_forward},
+                {"vjp", AGI_hopper_dkdv},
+                {"jvp", AGI_hopper_jvp},
+                {"vjp_jvp", AGI_hopper_tdkdv},
+                {"dbias", AGI_hopper_dbias}};
+    enum { N_MAPS = sizeof maps / sizeof maps[0] };
+    const char *names[N_MAPS];
+    const char *set = agi_hopper_choose(plan, AGI_hopper_forward, limit).set;
+    int count = 0;
+    for (int n = 0; n < N_MAPS; n++) {
+        if (maps[n].map == AGI_hopper_dbias
+                ? agi_has(&plan->p, AG_BIAS) && agi_hopper_walk_of_bias(plan, limit).tiles > 0
+                : agi_hopper_choose(plan, maps[n].map, limit).kernel >= 0) {
+            names[count++] = maps[n].name;
+        }
+    }
+    size_t length = 0;
+    for (int n = 0; n < count; n++) {
+        const char *before = n == 0 ? ", wgmma in " : n == count - 1 ? " and " : ", ";
+        length += (size_t)snprintf(text + length, size - length, "%s%s", before, names[n]);
+    }
+    snprintf(text + length, size - length, "%s%s", count > 0 && set[0] != '\0' ? " with " : "", set);
+}
+
 static void describe_place(const ag_plan *plan, char *text, size_t size)
 {
     const agi_cuda_plan *data = agi_cuda_plan_of(plan);
     const int32_t limit = data->device_info.shared_limit;
-    const agi_hopper_choice choice = agi_hopper_choose(plan, AGI_hopper_forward, limit);
-    const bool hopper = plan->isa == AG_ISA_SM90 && choice.kernel >= 0;
-    const bool second = agi_hopper_choose(plan, AGI_hopper_tdkdv, limit).kernel >= 0;
-    const bool dbias = agi_has(&plan->p, AG_BIAS) && agi_hopper_walk_of_bias(plan, limit).tiles > 0;
-    const char *maps = plan->p.dtype == AG_F32 ? ", wgmma in forward"
-                       : dbias                 ? ", wgmma in forward, vjp and dbias with "
-                       : choice.features != 0  ? ", wgmma in forward and vjp with "
-                       : second                ? ", wgmma in forward, vjp, jvp and vjp_jvp"
-                                               : ", wgmma in forward and vjp";
-    char kernels[32] = "";
+    char maps[128] = "", kernels[32] = "";
+    if (plan->isa == AG_ISA_SM90) {
+        describe_hopper(plan, limit, maps, sizeof maps);
+    }
     if (limit < AGI_CUDA_SHARED_LARGE) {
         snprintf(kernels, sizeof kernels, ", kernels of %d KB", (int)(limit / 1024));
     }
-    snprintf(text, size, "device %d, %s%s%s%s", data->device, data->device_info.name, kernels,
-             hopper ? maps : "", hopper ? choice.set : "");
+    snprintf(text, size, "device %d, %s%s%s", data->device, data->device_info.name, kernels, maps);
 }
 
 const agi_backend agi_cuda_backend = {

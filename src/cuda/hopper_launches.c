@@ -56,6 +56,12 @@ static int64_t most_visits(const ag_problem *p, int64_t tile)
     return agi_cuda_divide_up(p->q_len, tile) + 1;
 }
 
+/* Distances of ALiBi and table: what a tile may need behind the ends of a sequence too. */
+static int64_t relative_width(const ag_problem *p)
+{
+    return p->q_len + p->kv_len + 2 * AGI_HOPPER_PAD;
+}
+
 void agi_hopper_lay_out_ring(agi_cuda_layout *x, agi_arena *arena, const ag_plan *plan, agi_map map)
 {
     const ag_problem *p = &plan->p;
@@ -93,7 +99,7 @@ void agi_hopper_lay_out_features(agi_hopper_features *x, agi_arena *arena, const
 {
     const ag_problem *p = &plan->p;
     const uint32_t features = agi_hopper_choose(plan, AGI_hopper_forward, INT32_MAX).features;
-    x->relative_width = p->q_len + p->kv_len + 2 * AGI_HOPPER_PAD;
+    x->relative_width = relative_width(p);
     x->live_width = agi_cuda_divide_up(p->kv_len + AGI_HOPPER_PAD, 32) * 32;
     if (features & AGI_HAS_RELATIVE) {
         x->relative =
@@ -107,6 +113,19 @@ void agi_hopper_lay_out_features(agi_hopper_features *x, agi_arena *arena, const
         x->classes = agi_take(
             arena, agi_saturating_product(p->mask_size[0], p->mask_size[1], rows, class_tiles(p, 3, false)),
             1);
+    }
+}
+
+void agi_hopper_lay_out_jvp(agi_cuda_layout *x, agi_arena *arena, const ag_plan *plan)
+{
+    const ag_problem *p = &plan->p;
+    const agi_hopper_choice choice = agi_hopper_choose(plan, AGI_hopper_jvp, INT32_MAX);
+    if (choice.features != 0) {
+        agi_hopper_lay_out_features(&x->features, arena, plan);
+    }
+    if (choice.features & AGI_HAS_RELATIVE && agi_has(p, AG_TABLE)) {
+        x->relative_tangents =
+            agi_take(arena, agi_saturating_product(p->batch, p->heads, relative_width(p), 1), sizeof(float));
     }
 }
 
@@ -217,6 +236,28 @@ static int64_t count_live_lists(agi_cuda_job *j)
     return agi_saturating_product(one[0] ? 1 : j->p->batch, heads, 1, 1);
 }
 
+static void emit_relative(agi_cuda_job *j, agi_hopper_before *f)
+{
+    f->p.w = (agi_cuda_part){.blocks = agi_cuda_divide_up(f->x.relative_width, 1024)};
+    agi_cuda_emit(j, agi_kernel_hopper_relative,
+                  agi_saturating_product(j->p->batch, j->p->heads, f->p.w.blocks, 1), f, sizeof *f, false);
+}
+
+/* What the table's tangent adds to tangents of scores, as the table to scores. Returns where; NULL: there is none. */
+static const float *emit_relative_tangents(agi_cuda_job *j)
+{
+    const ag_args *a = &j->k.a;
+    agi_hopper_before f = {.p = j->k, .x = j->features};
+    if (a->ttable.data == NULL) {
+        return NULL;
+    }
+    f.p.a.table = a->ttable;
+    f.p.slopes = NULL;
+    f.x.relative = j->x->relative_tangents;
+    emit_relative(j, &f);
+    return f.x.relative;
+}
+
 /* Before the kernels of a feature set. */
 static void emit_features(agi_cuda_job *j)
 {
@@ -232,9 +273,7 @@ static void emit_features(agi_cuda_job *j)
     x->cap_rate = p->softcap == 0 ? 0 : (float)(2 * 1.4426950408889634 / p->softcap);
     x->inverse_keep = (float)(1 / j->k.keep);
     if (x->relative != NULL) {
-        f.p.w = (agi_cuda_part){.blocks = agi_cuda_divide_up(x->relative_width, 1024)};
-        agi_cuda_emit(j, agi_kernel_hopper_relative,
-                      agi_saturating_product(p->batch, p->heads, f.p.w.blocks, 1), &f, sizeof f, false);
+        emit_relative(j, &f);
     }
     if (x->live != NULL) {
         f.p.w = (agi_cuda_part){.blocks = x->live_width / 32};
@@ -243,10 +282,9 @@ static void emit_features(agi_cuda_job *j)
     }
 }
 
-/* Can the bias be read by the copy engine? */
-static bool map_bias(agi_cuda_job *j, agi_cuda_tensor_map *map)
+/* Can the bias, or its tangent, be read by the copy engine? */
+static bool map_bias(agi_cuda_job *j, const ag_tensor *t, agi_cuda_tensor_map *map)
 {
-    const ag_tensor *t = &j->k.a.bias;
     const int64_t far = INT64_C(1) << 38;
     agi_cuda_box_view view = {.data = t->data,
                               .size = {j->p->batch, j->p->heads, j->p->q_len, j->p->kv_len},
@@ -310,7 +348,7 @@ void agi_hopper_emit_forward(agi_cuda_job *j)
     if (f.stores_boxes && a->o_low.data != NULL) {
         map_output(j, &a->o_low, &f.o_low);
     }
-    f.bias_in_boxes = map_bias(j, &f.bias);
+    f.bias_in_boxes = map_bias(j, &a->bias, &f.bias);
     /* Each processor has one block; tiles are counted by 32 bits, and more of them are refused. */
     const bool few = all < j->device->processors || all > INT32_MAX;
     agi_cuda_emit(j, choice.kernel, few ? all : j->device->processors, &f, sizeof f, false);
@@ -336,11 +374,18 @@ void agi_hopper_emit_jvp(agi_cuda_job *j)
         keep_given(&j->k.a);
     }
     const agi_hopper_choice choice = agi_hopper_choose(j->plan, AGI_hopper_jvp, j->device->shared_limit);
-    agi_hopper_jvp f = {.p = with_tiles(j, choice), .heads_together = agi_hopper_heads_together(j->p)};
+    emit_features(j);
+    agi_hopper_jvp f = {.relative_tangents = emit_relative_tangents(j),
+                        .x = j->features,
+                        .p = with_tiles(j, choice),
+                        .heads_together = (int32_t)agi_hopper_heads_together(j->p)};
     map_pair(j, AGI_CUDA_Q, AGI_CUDA_TQ, 64, f.q);
     map_pair(j, AGI_CUDA_K, AGI_CUDA_TK, choice.tile, f.k);
     map_pair(j, AGI_CUDA_V, AGI_CUDA_TV, choice.tile, f.v);
-    f.o_in_boxes = a->o.data != NULL && !(a->accumulate & AG_ACC_O) && stores_boxes(j, &a->o);
+    f.bias_in_boxes = map_bias(j, &a->bias, &f.bias);
+    f.tbias_in_boxes = map_bias(j, &a->tbias, &f.o); /* where O would have its map */
+    f.o_in_boxes =
+        a->o.data != NULL && !f.tbias_in_boxes && !(a->accumulate & AG_ACC_O) && stores_boxes(j, &a->o);
     f.to_in_boxes = !(a->accumulate & AG_ACC_TO) && stores_boxes(j, &a->to);
     if (f.o_in_boxes) {
         map_output(j, &a->o, &f.o);
@@ -441,7 +486,7 @@ static void set_ring(agi_cuda_job *j, agi_hopper_ring *f, const agi_hopper_backw
     f->dv_in_boxes = map_gradient(j, &agi_cuda_sources[AGI_CUDA_V], &a->dv, AG_ACC_DV, &f->dv);
     f->dq_in_pairs = has_pairs(j, &a->dq, AG_ACC_DQ, j->p->dim_qk);
     f->in_chunks = in_chunks(j);
-    f->bias_in_boxes = map_bias(j, &f->bias);
+    f->bias_in_boxes = map_bias(j, &a->bias, &f->bias);
     f->tiles = agi_hopper_tiles(j->p, choice.tile);
     f->lse = j->x->ring_rows[0];
     f->delta = j->x->ring_rows[1];

@@ -97,13 +97,18 @@ typedef struct {
 /* ---- jvp ---- */
 
 /* A matrix and its tangent, in this order; an absent tangent has the map of its matrix. There is no room for the maps
- * of o_low and to_low: the parameters of a launch have 4 KB. */
+ * of o_low and to_low, nor for one more beside that of the bias: the parameters of a launch have 4 KB. */
 typedef struct {
     agi_cuda_tensor_map q[2], k[2], v[2];
-    agi_cuda_tensor_map o, to; /* those that are stored by the copy engine */
-    agi_cuda_params p;         /* as in agi_hopper_forward */
-    int64_t heads_together;
-    int32_t o_in_boxes, to_in_boxes; /* stored by the copy engine, else row by row */
+    agi_cuda_tensor_map o;    /* if o_in_boxes; if tbias_in_boxes that of the bias's tangent */
+    agi_cuda_tensor_map to;   /* if to_in_boxes */
+    agi_cuda_tensor_map bias; /* if bias_in_boxes: as in agi_hopper_ring, as is that of its tangent */
+    agi_cuda_params p;        /* as in agi_hopper_forward */
+    agi_hopper_features x;
+    const float *relative_tangents; /* as x.relative, of the table's tangent; NULL: the call has none */
+    int32_t heads_together;
+    int16_t o_in_boxes, to_in_boxes;       /* stored by the copy engine, else row by row */
+    int16_t bias_in_boxes, tbias_in_boxes; /* read by the copy engine, else entry by entry */
 } agi_hopper_jvp;
 
 /* ---- vjp ---- */
@@ -242,6 +247,10 @@ typedef struct {
 enum { AGI_HOPPER_PLACE = 128 };
 #define AGI_HOPPER_JVP_SHARED(D, CONSUMERS, N, STAGES)                                                       \
     (1024 + 4 * (D) * (64 * (CONSUMERS) + 2 * (STAGES) * (N)) + 8 * (1 + 4 * (STAGES)) + AGI_HOPPER_PLACE)
+/* Of its sets, beside that: a tile of the bias and of its tangent with two barriers; notes of the producer. */
+#define AGI_HOPPER_JVP_SET_SHARED(features, CONSUMERS, N, STAGES)                                            \
+    (((features)&AGI_HAS_BIAS ? 2 * AGI_HOPPER_BIAS_TILE(CONSUMERS, N) + 16 : 0) +                           \
+     ((features)&AGI_HAS_MASK ? 16 * (STAGES) : 0))
 
 /* Of the kernels of vjp and vjp_jvp: so many matrices of either side, statistics of the queries if STATS is 1, notes of
  * the producer. */

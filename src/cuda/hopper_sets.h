@@ -54,6 +54,21 @@ enum {
     AGI_HOPPER_RING_OF_SET(Y, format, dropout)                                                               \
     AGI_HOPPER_RING_OF_SET(Y, format, dropout_bias)
 
+/* jvp. Z(Y, format, set, CONSUMERS, N, STAGES for head sizes up to 64, up to 128: the same) */
+/* clang-format off */
+#define AGI_HOPPER_JVP_SETS(Z, Y, format) \
+    Z(Y, format, softcap, 2, 112, 2, 2, 64, 2) \
+    Z(Y, format, relative, 2, 96, 2, 2, 64, 2) \
+    Z(Y, format, bias, 2, 96, 2, 2, 64, 2) \
+    Z(Y, format, mask, 2, 96, 2, 2, 64, 2) \
+    Z(Y, format, bias_mask, 2, 96, 2, 2, 64, 2) \
+    Z(Y, format, dropout, 2, 96, 2, 2, 64, 2) \
+    Z(Y, format, dropout_bias, 2, 96, 2, 2, 64, 2)
+/* clang-format on */
+#define AGI_HOPPER_JVP_OF_SET(Y, format, set, C64, N64, S64, C128, N128, S128)                               \
+    Y(hopper_jvp, format, 64, C64, N64, S64, set) Y(hopper_jvp, format, 128, C128, N128, S128, set)
+#define AGI_HOPPER_jvp_sets(Y, format) AGI_HOPPER_JVP_SETS(AGI_HOPPER_JVP_OF_SET, Y, format)
+
 /* The gradient of the bias, for sets that have one; and the sum of its parts, X(name, format, threads). */
 #define AGI_HOPPER_dbias_sum(X, format) X(hopper_dbias_sum, format, 256)
 #define AGI_HOPPER_DBIAS_OF_SET(Y, format, set, C64, S64)                                                    \

@@ -37,7 +37,8 @@ typedef struct {
     float *ring_sums;              /* of dQ or tdQ */
     int32_t *ring_passes;          /* and the counter of tickets behind them */
     agi_hopper_visit *ring_visits; /* of vjp with a mask */
-    float *bias_sums;              /* of the gradient of the bias, by part */
+    float *relative_tangents;
+    float *bias_sums; /* of the gradient of the bias, by part */
     agi_hopper_features features;
     int64_t q_rows, k_rows, diagonal_tiles;
 } agi_cuda_layout;

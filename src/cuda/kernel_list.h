@@ -31,7 +31,8 @@ enum {
 #define AGI_CUDA_HOPPER_FORWARD(format)                                                                      \
     AGI_HOPPER_forward(AGI_CUDA_HOPPER, format) AGI_HOPPER_forward_sets(AGI_CUDA_HOPPER_SET, format)
 #define AGI_CUDA_HOPPER_F32 AGI_HOPPER_forward_f32(AGI_CUDA_HOPPER, f32)
-#define AGI_CUDA_HOPPER_JVP(format) AGI_HOPPER_jvp(AGI_CUDA_HOPPER, format)
+#define AGI_CUDA_HOPPER_JVP(format)                                                                          \
+    AGI_HOPPER_jvp(AGI_CUDA_HOPPER, format) AGI_HOPPER_jvp_sets(AGI_CUDA_HOPPER_SET, format)
 #define AGI_CUDA_HOPPER_BACKWARD(format)                                                                     \
     AGI_HOPPER_backward(AGI_CUDA_HOPPER, format) AGI_HOPPER_backward_sets(AGI_CUDA_HOPPER_SET, format)
 #define AGI_CUDA_HOPPER_PRE(map, format, D, CONSUMERS, N, STAGES)                                            \

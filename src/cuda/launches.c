@@ -83,6 +83,9 @@ static void lay_out(agi_cuda_layout *x, agi_arena *arena, const ag_plan *plan, a
     if (map == AGI_FORWARD || map == AGI_VJP) {
         agi_hopper_lay_out_features(&x->features, arena, plan);
     }
+    if (map == AGI_JVP) {
+        agi_hopper_lay_out_jvp(x, arena, plan);
+    }
     if (backward) {
         x->stats = agi_take(arena, agi_saturating_product(x->q_rows, p->heads, AGI_CUDA_STATS, 1), real);
     }

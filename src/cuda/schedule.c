@@ -79,7 +79,11 @@ enum {
      AGI_HOPPER_OWNERS_SHARED(2, AGI_HOPPER_STATS_##map, D, CONSUMERS, N, STAGES)},
 #define HOPPER_FORWARD_OF(format)                                                                            \
     AGI_HOPPER_forward(HOPPER_FORWARD, format) AGI_HOPPER_forward_sets(HOPPER_FORWARD_SET, format)
-#define HOPPER_JVP_OF(format) AGI_HOPPER_jvp(HOPPER_JVP, format)
+#define HOPPER_JVP_SET(map, format, D, CONSUMERS, N, STAGES, set)                                            \
+    {#map "_" #format "_d" #D "_" #set, #map "_" #format, 128 * (CONSUMERS + 1),                             \
+     AGI_HOPPER_JVP_SHARED(D, CONSUMERS, N, STAGES) +                                                        \
+         AGI_HOPPER_JVP_SET_SHARED(AGI_SET_##set, CONSUMERS, N, STAGES)},
+#define HOPPER_JVP_OF(format) AGI_HOPPER_jvp(HOPPER_JVP, format) AGI_HOPPER_jvp_sets(HOPPER_JVP_SET, format)
 #define HOPPER_BACKWARD_OF(format)                                                                           \
     AGI_HOPPER_backward(HOPPER_BACKWARD, format) AGI_HOPPER_backward_sets(HOPPER_BACKWARD_SET, format)
 #define HOPPER_SECOND_OF(format) AGI_HOPPER_second(HOPPER_SECOND, format)
@@ -285,7 +289,8 @@ typedef struct {
                             AGI_HOPPER_second_ring(HOPPER_CHOICE, format)                                    \
                                 AGI_HOPPER_second_ring(HOPPER_SECOND_PRE_CHOICE, format)                     \
                                     AGI_HOPPER_wide(HOPPER_WIDE_CHOICE, format)                              \
-                                        AGI_HOPPER_dbias_sets(HOPPER_SET_CHOICE, format)
+                                        AGI_HOPPER_dbias_sets(HOPPER_SET_CHOICE, format)                     \
+                                            AGI_HOPPER_jvp_sets(HOPPER_SET_CHOICE, format)
 
 static const hopper_kernel hopper_kernels[] = {AGI_HOPPER_FORMATS(HOPPER_CHOICES)
                                                    AGI_HOPPER_forward_f32(HOPPER_CHOICE, f32)};

@@ -249,18 +249,19 @@ static void table_of_hopper(void)
     described_as("q65 k65 d129 f16 causal", "Fake GPU 0, wgmma in forward and vjp, det");
     described_as("q65 k65 d129 f16 bias", "Fake GPU 0, det");
     forward_by("q65 k65 d16 bf16 softcap=5", "hopper_forward_bf16_d64_softcap",
-               "Fake GPU 0, wgmma in forward and vjp with softcap, deterministic");
-    forward_by("q65 k65 d16 f16 alibi", "hopper_forward_f16_d64_relative", "vjp with relative, det");
-    forward_by("q65 k65 d16 f16 alibi", "hopper_relative", "vjp with relative, det");
-    forward_by("q65 k65 d16 bf16 dropout=0.1", "hopper_forward_bf16_d64_dropout", "vjp with dropout, det");
-    described_as("q65 k65 d100 f16 bias mask", "wgmma in forward, vjp and dbias with bias_mask, det");
-    described_as("q65 k65 d100 f16 bias=bh1k", "wgmma in forward and vjp with bias, det");
-    forward_by("q65 k65 d16 bf16 mask", "hopper_classes", "vjp with mask, det");
-    forward_by("q65 k65 d16 bf16 mask", "hopper_live", "vjp with mask, det");
-    described_as("q65 k65 d128 bf16 mask", "wgmma in forward and vjp with mask, det");
+               "Fake GPU 0, wgmma in forward, vjp and jvp with softcap, deterministic");
+    forward_by("q65 k65 d16 f16 alibi", "hopper_forward_f16_d64_relative", "vjp and jvp with relative, det");
+    forward_by("q65 k65 d16 f16 alibi", "hopper_relative", "vjp and jvp with relative, det");
+    forward_by("q65 k65 d16 bf16 dropout=0.1", "hopper_forward_bf16_d64_dropout",
+               "vjp and jvp with dropout, det");
+    described_as("q65 k65 d100 f16 bias mask", "wgmma in forward, vjp, jvp and dbias with bias_mask, det");
+    described_as("q65 k65 d100 f16 bias=bh1k", "wgmma in forward, vjp and jvp with bias, det");
+    forward_by("q65 k65 d16 bf16 mask", "hopper_classes", "vjp and jvp with mask, det");
+    forward_by("q65 k65 d16 bf16 mask", "hopper_live", "vjp and jvp with mask, det");
+    described_as("q65 k65 d128 bf16 mask", "wgmma in forward, vjp and jvp with mask, det");
     vjp_with_masks();
     described_as("q65 k65 d128 bf16 bias dropout=0.1",
-                 "wgmma in forward, vjp and dbias with dropout_bias, det");
+                 "wgmma in forward, vjp, jvp and dbias with dropout_bias, det");
     forward_by("q65 k65 d16 bf16 softcap=5 alibi", "forward_bf16_d32_full",
                "cuda, sm90, float32 inside, device 0, Fake GPU 0, det");
     forward_by("q65 k65 d16 bf16 softcap=300", "forward_bf16_d32_full", "Fake GPU 0, det");

@@ -71,15 +71,15 @@ static const struct {
 };
 enum { N_SETS = sizeof sets / sizeof sets[0], ALL_FEATURES = 31 };
 
-/* Which maps have sets: forward and vjp, in one kernel those without a mask; the gradient of the bias has those with a
- * bias. */
+/* Which maps have sets: forward, jvp and vjp, in one kernel those without a mask; the gradient of the bias has those
+ * with a bias. */
 static bool has_set(agi_hopper_map map, uint32_t features)
 {
     if (map == AGI_hopper_dbias) {
         return (features & AGI_HAS_BIAS) != 0;
     }
-    return features == 0 || map == AGI_hopper_forward || map == AGI_hopper_dkdv || map == AGI_hopper_dq ||
-           map == AGI_hopper_ring;
+    return features == 0 || map == AGI_hopper_forward || map == AGI_hopper_jvp || map == AGI_hopper_dkdv ||
+           map == AGI_hopper_dq || map == AGI_hopper_ring;
 }
 
 /* The choice must be one of the smallest sets with all of the features that the map's kernels need to know; none if

@@ -35,6 +35,8 @@ template <void (*KERNEL_FUNCTION)(agi_cuda_params)> static void run_map(const ag
     {agi_kernel_##map##_##format##_d##D, run<agi_hopper_planes, map##_##format##_d##D>},
 #define HOPPER_JVP(map, format, D, CONSUMERS, N, STAGES)                                                     \
     {agi_kernel_##map##_##format##_d##D, run<agi_hopper_jvp, map##_##format##_d##D>},
+#define HOPPER_JVP_SET(map, format, D, CONSUMERS, N, STAGES, set)                                            \
+    {agi_kernel_##map##_##format##_d##D##_##set, run<agi_hopper_jvp, map##_##format##_d##D##_##set>},
 #define HOPPER_BACKWARD(map, format, D, CONSUMERS, N, STAGES)                                                \
     {agi_kernel_##map##_##format##_d##D, run<agi_hopper_backward, map##_##format##_d##D>},
 #define HOPPER_RING(map, format, D, CONSUMERS, N, STAGES)                                                    \
@@ -80,7 +82,7 @@ static const emulated_kernel kernels[] = {
 #elif defined(AGI_IMAGE_hopper_forward_f32)
     AGI_HOPPER_forward_f32(HOPPER_PLANES, f32)
 #elif defined(AGI_IMAGE_hopper_jvp)
-    HOPPERS(AGI_HOPPER_jvp, HOPPER_JVP, AGI_FORMAT)
+    HOPPERS(AGI_HOPPER_jvp, HOPPER_JVP, AGI_FORMAT) HOPPERS(AGI_HOPPER_jvp_sets, HOPPER_JVP_SET, AGI_FORMAT)
 #elif defined(AGI_IMAGE_hopper_backward)
     HOPPERS(AGI_HOPPER_backward, HOPPER_BACKWARD, AGI_FORMAT)
         HOPPERS(AGI_HOPPER_backward_sets, HOPPER_BACKWARD_SET, AGI_FORMAT)

@@ -66,6 +66,7 @@ static void spoil_feature(agi_cuda_params &p, agi_hopper_features &x)
     case AGI_HAS_BIAS: p.a.bias.strides[3] = 0; break;
     case AGI_HAS_MASK: p.a.mask.strides[2] = p.a.mask.strides[3] = 0; break;
     case WRONG_BIAS_TILE: break;
+    case WRONG_TANGENT: p.a.tbias.strides[3] = 0; break;
     default: p.a.seed ^= 1; break;
     }
 }
@@ -90,6 +91,15 @@ template <> void spoil_maps(agi_hopper_forward &f)
 template <> void spoil_maps(agi_hopper_ring &f)
 {
     spoil_bias(f.bias);
+}
+template <> void spoil_maps(agi_hopper_jvp &f)
+{
+    if (wrong_feature != WRONG_TANGENT) {
+        spoil_bias(f.bias);
+    } else if (f.tbias_in_boxes) {
+        ((agi_cuda_box_view *)f.o.words)->size[3] = 8;
+    }
+    f.relative_tangents += wrong_feature == WRONG_TANGENT && f.relative_tangents != nullptr;
 }
 template <class P> static void run_spoiled(const agi_cuda_entry *launch)
 {
@@ -201,6 +211,8 @@ extern "C" ag_status emulate_launch_kernel(void *, const agi_cuda_entry *launch)
         runs[launch->kernel](launch);
     } else if (strcmp(wrong_kernel, "hopper_forward") == 0) {
         run_spoiled<agi_hopper_forward>(launch);
+    } else if (strcmp(wrong_kernel, "hopper_jvp") == 0) {
+        run_spoiled<agi_hopper_jvp>(launch);
     } else if (strcmp(wrong_kernel, "hopper_ring") == 0) {
         run_spoiled<agi_hopper_ring>(launch);
     } else if (strcmp(wrong_kernel, "hopper_dbias") == 0) {

@@ -32,7 +32,11 @@ static void check_number(int number)
     struct hopper_problem p;
     if (number >= N_NUMBERS) {
         check_plan(&tiled_masks[number - N_NUMBERS]);
-        check_mask_of_tiles(&x, &tiled_masks[number - N_NUMBERS]);
+        make_tiled_mask(&x, &tiled_masks[number - N_NUMBERS]);
+        check_masked_maps(&x, tiled_masks[number - N_NUMBERS].text, masked_first_order,
+                          FORWARD_RESULTS | VJP_RESULTS);
+        check_masked_maps(&x, tiled_masks[number - N_NUMBERS].text, masked_jvp,
+                          FORWARD_RESULTS | JVP_RESULTS);
         agc_arrays_destroy(&x);
     } else {
         hopper_problem_of(number, text, sizeof text, &p);

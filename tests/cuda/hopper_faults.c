@@ -64,6 +64,13 @@ static const struct hopper_problem shared_bias[N_PROBLEMS] = {
     {"b2 h4 kv2 q200 k70 d40 bf16 bias=b1qk", 0},
 };
 
+/* jvp: tiles of bias and tangent that the copy engine brings, hidden keys that are NaN, empty tiles of a mask. */
+static const struct hopper_problem jvp_sets[N_PROBLEMS] = {
+    {"h1 q100 k504 d100 bf16 bias=11qk causal", NOT_A_NUMBER},
+    {"h1 q130 k904 d128 bf16 bias=11qk", WITH_LOW},
+    {"h1 q140 k330 d40 bf16 mask=11qk", MASK_BY_TILES},
+};
+
 /* What runs with the fault: the kernels of these results; the others run without it. */
 static const struct part {
     const char *name;
@@ -75,6 +82,7 @@ static const struct part {
     {"forward and vjp", first_order, FORWARD_RESULTS | VJP_RESULTS, true, true, false},
     {"forward's tiles", many_tiles, FORWARD_RESULTS, true, true, false},
     {"float32's forward", planes, FORWARD_RESULTS, false, false, false},
+    {"jvp with a bias or a mask", jvp_sets, FORWARD_RESULTS | JVP_RESULTS, true, false, false},
     {"forward and vjp of large heads", wide, FORWARD_RESULTS | VJP_RESULTS, true, false, false},
     {"the gradient of the bias", shared_bias, RESULT(T_DBIAS), false, false, true},
     {"tdkdv", streamed_queries, RESULT(T_TDK) | RESULT(T_TDV), false, false, false},
@@ -114,6 +122,9 @@ static ag_status run_part(struct arrays *x, const struct part *part, int fault)
     const bool first = (part->results & FORWARD_RESULTS) != 0;
     if (part->problems == shared_bias) {
         return run_bias_gradient(x, fault);
+    }
+    if (part->results & JVP_RESULTS) {
+        return agc_arrays_run(x, AG_MAP_JVP);
     }
     if (!first) {
         emulate_plant_hopper(0);
@@ -198,7 +209,10 @@ static void check_feature_fault(int set, uint32_t feature, const char *kernel)
     format_set_problem(text, sizeof text, set, 0);
     make_hopper_problem(&x, &(struct hopper_problem){text, with}, 7);
     emulate_schedule(0, EMULATE_FORWARDS);
-    if (CHECK_OK(agc_arrays_run(&x, AG_MAP_FORWARD)) && CHECK_OK(agc_arrays_run(&x, AG_MAP_VJP))) {
+    if (strcmp(kernel, "hopper_jvp") == 0) {
+        CHECK_OK(agc_arrays_run(&x, AG_MAP_JVP));
+        wrong = count_wrong_results(&x, FORWARD_RESULTS | JVP_RESULTS, text, false);
+    } else if (CHECK_OK(agc_arrays_run(&x, AG_MAP_FORWARD)) && CHECK_OK(agc_arrays_run(&x, AG_MAP_VJP))) {
         wrong = count_wrong_results(&x, FORWARD_RESULTS | VJP_RESULTS, text, false);
     }
     CHECK((wrong > 0) == (feature != 0), "%s, feature %u in %s: %d results are out of the rule",
@@ -213,6 +227,7 @@ static void check_feature_faults(void)
         for (uint32_t feature = 1; feature <= hopper_sets[set].features; feature *= 2) {
             if (hopper_sets[set].features & feature) {
                 check_feature_fault(set, feature, "hopper_forward");
+                check_feature_fault(set, feature, "hopper_jvp");
                 check_feature_fault(set, feature, "hopper_ring");
                 check_feature_fault(set, feature, "hopper_dkdv");
                 check_feature_fault(set, feature, "hopper_dq");
@@ -223,6 +238,10 @@ static void check_feature_faults(void)
         }
         if (hopper_sets[set].features & AGI_HAS_BIAS) {
             check_feature_fault(set, WRONG_BIAS_TILE, "hopper_forward");
+            check_feature_fault(set, WRONG_BIAS_TILE, "hopper_jvp");
+        }
+        if (hopper_sets[set].features & (AGI_HAS_BIAS | AGI_HAS_RELATIVE)) {
+            check_feature_fault(set, WRONG_TANGENT, "hopper_jvp");
         }
     }
 }

@@ -216,16 +216,25 @@ static inline void check_hopper_problem(const struct hopper_problem *problem, in
     agc_arrays_destroy(&x);
 }
 
-/* A problem of tiled_masks, whose hidden rows are NaN; x is to be destroyed. */
-static inline void check_mask_of_tiles(struct arrays *x, const struct hopper_problem *problem)
+/* The arrays of a problem of tiled_masks, whose hidden rows are NaN. */
+static inline void make_tiled_mask(struct arrays *x, const struct hopper_problem *problem)
 {
     make_hopper_problem(x, problem, 3);
     spoil_masked_rows(x);
     memset(x->data[T_DQ], 0x55, (size_t)x->count[T_DQ] * sizeof(uint16_t)); /* to be written in any case */
-    CHECK_OK(agc_arrays_run(x, AG_MAP_FORWARD));
-    CHECK_OK(agc_arrays_run(x, AG_MAP_VJP));
-    const int wrong = count_wrong_results(x, FORWARD_RESULTS | VJP_RESULTS, problem->text, true);
-    CHECK(wrong == 0, "'%s': %d results out of the rule", problem->text, wrong);
 }
+
+/* Up to two maps by the error rule. */
+static inline void check_masked_maps(struct arrays *x, const char *text, const uint32_t maps[2],
+                                     uint64_t results)
+{
+    for (int n = 0; n < 2 && maps[n] != 0; n++) {
+        CHECK_OK(agc_arrays_run(x, maps[n]));
+    }
+    const int wrong = count_wrong_results(x, results, text, true);
+    CHECK(wrong == 0, "'%s': %d results out of the rule", text, wrong);
+}
+
+static const uint32_t masked_first_order[2] = {AG_MAP_FORWARD, AG_MAP_VJP}, masked_jvp[2] = {AG_MAP_JVP};
 
 #endif

@@ -229,16 +229,18 @@ static inline void make_hopper_problem(struct arrays *x, const struct hopper_pro
 /* NaN in all rows of the first sequence that the mask hides. */
 static inline void spoil_masked_rows(struct arrays *x)
 {
-    static const enum tensor of_keys[] = {T_K, T_V}, of_queries[] = {T_Q, T_D_O};
+    static const enum tensor of_keys[] = {T_K, T_V, T_TK, T_TV}, of_queries[] = {T_Q, T_D_O, T_TQ};
     const ag_problem *p = ag_plan_problem(x->plan);
     const int64_t keys = x->k_packed != NULL ? x->k_packed[1] : p->kv_len;
     const int64_t queries = x->q_packed != NULL ? x->q_packed[1] : p->q_len;
-    for (int n = 0; n < 2; n++) {
-        for (int64_t j = 0; j < keys; j++) {
-            spoil_rows(x, of_keys[n], j, is_masked_row(x, true, j) ? j + 1 : j);
+    for (int64_t j = 0; j < keys; j++) {
+        for (int n = 0; n < 4 && is_masked_row(x, true, j); n++) {
+            spoil_rows(x, of_keys[n], j, j + 1);
         }
-        for (int64_t i = 0; i < queries; i++) {
-            spoil_rows(x, of_queries[n], i, is_masked_row(x, false, i) ? i + 1 : i);
+    }
+    for (int64_t i = 0; i < queries; i++) {
+        for (int n = 0; n < 3 && is_masked_row(x, false, i); n++) {
+            spoil_rows(x, of_queries[n], i, i + 1);
         }
     }
 }

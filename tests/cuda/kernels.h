@@ -19,8 +19,9 @@ const char *emulate_plant(int fault);
 const char *emulate_plant_hopper(int fault);
 
 /* Launches of Hopper's kernels whose names begin so get a score feature (AGI_HAS_*) wrong; 0: none; WRONG_BIAS_TILE:
- * each tile of the bias that the copy engine brings is that of the next 64 keys. */
-enum { WRONG_BIAS_TILE = 1 << 16 };
+ * each tile of the bias that the copy engine brings is that of the next 64 keys; WRONG_TANGENT, in jvp: that of bias
+ * and table. */
+enum { WRONG_BIAS_TILE = 1 << 16, WRONG_TANGENT = 1 << 17 };
 void emulate_plant_feature(uint32_t feature, const char *kernel);
 
 /* What becomes of the classes of a mask's tiles once hopper_classes has made them. If all are mixed no tile is left

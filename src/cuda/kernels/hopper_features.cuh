@@ -25,12 +25,19 @@ VERB float capped_score(const agi_hopper_features &x, float z, float &slope)
 
 /* ---- Relative positions: ALiBi and table ---- */
 
-/* Where the term of the thread's first pair is; that of (row, column + 1) comes next, with KEYS before it. */
+/* Where the term of the thread's first pair is among `terms`; that of (row, column + 1) comes next, with KEYS before
+ * it. */
+template <bool KEYS>
+VERB const float *relative_at(const agi_cuda_params &p, const agi_hopper_features &x, const float *terms,
+                              const fragment_place &at)
+{
+    const int column = at.first + fragment_column(0), distance = KEYS ? at.own - column : column - at.own;
+    return terms + (at.s.b * p.H + at.h) * x.relative_width + (p.Nq + AGI_HOPPER_PAD + distance);
+}
 template <bool KEYS>
 VERB const float *relative_at(const agi_cuda_params &p, const agi_hopper_features &x, const fragment_place &at)
 {
-    const int column = at.first + fragment_column(0), distance = KEYS ? at.own - column : column - at.own;
-    return x.relative + (at.s.b * p.H + at.h) * x.relative_width + (p.Nq + AGI_HOPPER_PAD + distance);
+    return relative_at<KEYS>(p, x, x.relative, at);
 }
 /* The term of (row + 8, column) is that of (row, column - 8): each is loaded once, TERMS of them. */
 template <bool KEYS, int COUNT> struct relative_terms {
@@ -67,23 +74,44 @@ VERB float with_bias(float S, float bias)
 {
     return bias == -INFINITY ? bias : add_rn(S, bias);
 }
-template <class F, bool KEYS, int COUNT>
-VERB void add_bias(float (&S)[COUNT], const agi_cuda_params &p, const fragment_place &at)
+/* Calls f(n, entry) for each element n that the tensor has, the bias or its tangent. */
+template <class F, bool KEYS, int COUNT, class Function>
+VERB void each_entry(const agi_cuda_params &p, const ag_tensor &t, const fragment_place &at, Function f)
 {
-    const ag_tensor &t = p.a.bias;
     pair_entries<KEYS, COUNT> entries(p, t, at);
     if (p.aux_dtype == AG_F32) {
-        entries.each([&](int n, int64_t e) { S[n] = with_bias(S[n], ((const float *)t.data)[e]); });
+        entries.each([&](int n, int64_t e) { f(n, ((const float *)t.data)[e]); });
     } else if (entries.in_pairs(t.data, 2)) {
         entries.each_pair([&](int n, int64_t e) {
             const float2 both = F::unpack(*(const uint32_t *)((const uint16_t *)t.data + e));
-            S[n] = with_bias(S[n], both.x);
-            S[n + 1] = with_bias(S[n + 1], both.y);
+            f(n, both.x);
+            f(n + 1, both.y);
         });
     } else {
-        entries.each([&](int n, int64_t e) {
-            S[n] = with_bias(S[n], F::unpack(((const uint16_t *)t.data)[e]).x);
-        });
+        entries.each([&](int n, int64_t e) { f(n, F::unpack(((const uint16_t *)t.data)[e]).x); });
+    }
+}
+template <class F, bool KEYS, int COUNT>
+VERB void add_bias(float (&S)[COUNT], const agi_cuda_params &p, const fragment_place &at)
+{
+    each_entry<F, KEYS, COUNT>(p, p.a.bias, at, [&](int n, float bias) { S[n] = with_bias(S[n], bias); });
+}
+
+/* Calls f(n, pair) for elements n and n + 1 of a warpgroup's tile that the copy engine has brought: boxes of 64
+ * columns, next_box bytes apart. */
+template <int COUNT, class Function> VERB void each_pair_in_boxes(uint32_t first_box, uint32_t next_box, Function f)
+{
+    const int thread = here((int)threadIdx.x) % 128, matrix = thread % 32 / 8;
+    const int r = thread / 32 * 16 + thread % 8 + matrix % 2 * 8;
+    const uint32_t from = first_box + r * 128 + ((matrix / 2 ^ (r % 8)) << 4);
+#pragma unroll
+    for (int c = 0; c < COUNT / 4; c += 2) {
+        uint32_t pairs[4];
+        load_matrices(pairs, (from ^ (uint32_t)(c % 8 << 4)) + c / 8 * next_box);
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            f(4 * c + 2 * i, pairs[i]);
+        }
     }
 }
 
@@ -101,6 +129,23 @@ VERB void add_features(float (&S)[COUNT], const agi_cuda_params &p, const agi_ho
     if constexpr ((FEATURES & AGI_HAS_RELATIVE) != 0) {
         if (x.relative != nullptr) {
             add_relative<KEYS>(S, relative_at<KEYS>(p, x, at));
+        }
+    }
+}
+
+/* What the tangents of bias and table add to those of scores, where the call has them. relative: as x.relative. */
+template <class F, int FEATURES, bool KEYS, int COUNT>
+VERB void add_tangents(float (&tS)[COUNT], const agi_cuda_params &p, const agi_hopper_features &x,
+                       const float *relative, const fragment_place &at)
+{
+    if constexpr ((FEATURES & AGI_HAS_BIAS) != 0) {
+        if (p.a.tbias.data != nullptr) {
+            each_entry<F, KEYS, COUNT>(p, p.a.tbias, at, [&](int n, float t) { tS[n] = add_rn(tS[n], t); });
+        }
+    }
+    if constexpr ((FEATURES & AGI_HAS_RELATIVE) != 0) {
+        if (relative != nullptr) {
+            add_relative<KEYS>(tS, relative_at<KEYS>(p, x, relative, at));
         }
     }
 }

@@ -299,22 +299,14 @@ template <class T> struct forward_consumer {
     VERB void find_bias(int n)
     {
         if (HAS_BIAS && f.bias_in_boxes) {
-            const int thread = here((int)threadIdx.x) % 128, matrix = thread % 32 / 8;
-            const int r = thread / 32 * 16 + thread % 8 + matrix % 2 * 8;
             uint32_t most = 0; /* among numbers below zero minus infinity has the largest bits */
-            const uint32_t from = memory.bias(step + n, w, 0) + r * 128 + ((matrix / 2 ^ (r % 8)) << 4);
-#pragma unroll
-            for (int c = 0; c < T::N / 8; c += 2) {
-                uint32_t pairs[4];
-                load_matrices(pairs, (from ^ (uint32_t)(c % 8 << 4)) + c / 8 * T::CONSUMERS * T::SLAB);
-#pragma unroll
-                for (int i = 0; i < 4; i++) {
-                    const float2 both = F::unpack(pairs[i]);
-                    bias[4 * c + 2 * i] = both.x;
-                    bias[4 * c + 2 * i + 1] = both.y;
-                    most = max_of_halves(most, pairs[i]);
-                }
-            }
+            const uint32_t tile = memory.bias(step + n, w, 0);
+            each_pair_in_boxes<T::N / 2>(tile, T::CONSUMERS * T::SLAB, [&](int i, uint32_t pair) {
+                const float2 both = F::unpack(pair);
+                bias[i] = both.x;
+                bias[i + 1] = both.y;
+                most = max_of_halves(most, pair);
+            });
             const uint32_t least = F::pack(-INFINITY, -INFINITY);
             bias_hides = __any_sync(~0u, most >= (least & ~0xffffu) || (most & 0xffff) >= (least & 0xffff));
             hold(bias);

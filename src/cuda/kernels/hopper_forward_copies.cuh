@@ -2,19 +2,11 @@
  * tiles of queries and copies. */
 #pragma once
 #include "cuda/kernels/hopper_features.cuh"
-#include "cuda/kernels/hopper_tiles.cuh"
+#include "cuda/kernels/hopper_seen.cuh"
 
 /* In the slot of its queries a tile's O waits to be stored. The places of the tiles stay for at least twice as many, so
  * that the next one can be found before the slot of its Q is free. */
 enum { PLACES = 4 };
-
-/* What the producer tells the consumers about a step, if tiles of keys that the mask hides from the whole block are
- * left out. */
-struct key_note {
-    int key;       /* the first of the tile */
-    bool last;     /* of the tile of queries */
-    bool mixed[2]; /* of each warpgroup: the mask hides some of its pairs */
-};
 
 /* Is l a column of O'? */
 template <class T> constexpr VERB bool has_ones()
@@ -184,31 +176,6 @@ template <class T> struct forward_producer {
 
     /* ---- The same with a mask: empty tiles of keys are left out ---- */
 
-    VERB const uint8_t *classes(const query_block<T> &at, int w) const
-    {
-        return classes_of(f.x, at.s, at.h, at.row + w * 64);
-    }
-    /* The first tile from n on in which the block sees something; at.count or more if there is none. */
-    VERB int next_seen(const query_block<T> &at, int n) const
-    {
-        constexpr int TILE = AGI_HOPPER_CLASS;
-        if (n >= at.count) {
-            return n;
-        }
-        const int last = min((at.key(n) + T::N - 1) / TILE, f.x.class_tiles[3] - 1);
-        const int seen = last_seen(classes(at, 0), classes(at, 1), at.first * T::N / TILE, last);
-        return seen < 0 ? at.count : max(n, at.first + at.count - 1 - (seen * TILE + TILE - 1) / T::N);
-    }
-    VERB bool is_mixed(const query_block<T> &at, int w, int n) const
-    {
-        return (class_of_keys<T::N>(f.x, classes(at, w), at.key(n)) & AGI_TILE_HIDDEN) != 0;
-    }
-    VERB void write_note(const query_block<T> &at, int step, int n, bool last)
-    {
-        static_assert(T::CONSUMERS == 2, "notes are for two");
-        memory.k.claim(step);
-        memory.note(step) = {at.key(n), last, {is_mixed(at, 0, n), is_mixed(at, 1, n)}};
-    }
     /* As run. A tile of queries that sees nothing visits its first tile of keys, all of it hidden. */
     VERB void run_seen()
     {
@@ -218,14 +185,16 @@ template <class T> struct forward_producer {
 #pragma unroll 1
         for (int x = 0;; x++) {
             const query_block<T> &at = memory.place(x);
-            int n = next_seen(at, 0);
+            const seen_tiles<T> tiles = {f.x, at};
+            int n = tiles.next(0);
             n = n < at.count ? n : 0;
 #pragma unroll 1
             for (int visited = 0; n < at.count || visited == 0; visited++, step++) {
-                const int next = next_seen(at, n + 1);
+                const int next = tiles.next(n + 1);
                 const bool there = at.count > 0;
                 if (there) {
-                    write_note(at, step, n, next >= at.count);
+                    memory.k.claim(step);
+                    memory.note(step) = tiles.note(n, next >= at.count);
                     copy_k(at, step, at.key(n));
                 }
                 if (visited == 0) {

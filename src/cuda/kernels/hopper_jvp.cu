@@ -9,13 +9,18 @@
  * It is the mean of the first tile in which the row sees a key, and moves to the mean of all tiles so far when that is
  * more than FAR_FROM_MEAN away. Each row decides by its own numbers alone.
  *
- * float16 has no room for P (tS - r) where tS is large: then the row's weights become smaller by a power of two. */
+ * float16 has no room for P (tS - r) where tS is large: then the row's weights become smaller by a power of two.
+ *
+ * Sets of score features: what scores need beside the products is found while these run. With a softcap, where tS =
+ * phi' scale U, S waits for U. The tangents of bias and table are added to tS. Dropout takes pairs from P and
+ * P o (tS - r) as they multiply V and tV; l and a have all of them. What a hidden pair has in U, or in a bias's tangent,
+ * may be anything: where P is 0, P (tS - r) is. */
 #include "cuda/kernels/hopper_queries.cuh"
 
 constexpr float FAR_FROM_MEAN = 4;
 
-template <class F, int D, int CONSUMERS, int N, int STAGES>
-struct jvp_shape : hopper_shape<F, D, CONSUMERS, N, STAGES> {
+template <class F, int D, int CONSUMERS, int N, int STAGES, int FEATURES = 0>
+struct jvp_shape : hopper_shape<F, D, CONSUMERS, N, STAGES, FEATURES> {
     static constexpr bool TURNS = D == 128; /* where multiplying takes longer than making weights */
     static constexpr int PRODUCER_REGISTERS = 24, CONSUMER_REGISTERS = 240;
     static constexpr bool PLACE_IN_MEMORY = true;
@@ -29,6 +34,11 @@ template <class T> struct jvp_consumer : query_consumer<T, 2> {
     using base::sum;
     /* float16's weights begin at 2^RAISE and may fall to 2^LOWEST_RAISE; P (tS - r) stays below LARGEST. */
     static constexpr float RAISE = F::RAISED ? 6 : 0, LOWEST_RAISE = -10, LARGEST = 60000;
+    static constexpr bool CAPS = (T::FEATURES & AGI_HAS_SOFTCAP) != 0, DROPS = (T::FEATURES & AGI_HAS_DROPOUT) != 0;
+    static constexpr bool RELATIVE = (T::FEATURES & AGI_HAS_RELATIVE) != 0, MASKED = has_mask(T::FEATURES);
+    /* Terms of relative positions are read before the scores are there, if there are registers for them. */
+    static constexpr bool RELATIVE_EARLY = RELATIVE && T::D == 64;
+    static constexpr bool HAS_BIAS = (T::FEATURES & AGI_HAS_BIAS) != 0, HIDES = hides_by_data(T::FEATURES);
 
     const agi_hopper_jvp &f;
     float S[T::N / 2], U[T::N / 2], O[T::D / 2], TO[T::D / 2];
@@ -36,6 +46,9 @@ template <class T> struct jvp_consumer : query_consumer<T, 2> {
     float raise[2], shift[2];          /* shift: r */
     float tangent[2], moved[2];        /* a; the same as R multiplies V, rounded: so tO of a constant V is 0 */
     float limit[2];                    /* how far r may be from the mean; 0 until the row has seen a key */
+    kept_weights<false, T::N / 2> kept;
+    mask_bits<false, T::N / 2> visible; /* if the tile is mixed */
+    relative_terms<false, T::N / 2> relative;
 
     VERB jvp_consumer(const agi_hopper_jvp &call, const query_block<T> &block, const query_memory<T, 2> &shared)
         : base(call.p, block, shared, RAISE), f(call)
@@ -57,6 +70,119 @@ template <class T> struct jvp_consumer : query_consumer<T, 2> {
     VERB float raise_of(int half) const
     {
         return F::RAISED ? raise[half] : RAISE;
+    }
+
+    /* ---- Features of the score ---- */
+
+    VERB fragment_place place(int n) const
+    {
+        return {at.s, at.h, base::row, base::key_of(n)};
+    }
+    VERB bool is_mixed(int n) const
+    {
+        return MASKED && memory.note(n).mixed[base::w];
+    }
+    /* What needs no scores. */
+    VERB void find_features(int n)
+    {
+        if (is_mixed(n)) {
+            visible.find(f.p, f.x, place(n));
+        }
+        if constexpr (DROPS) {
+            kept.find(f.p, place(n));
+        }
+        if (RELATIVE_EARLY && f.x.relative != nullptr) {
+            relative.find(relative_at<false>(f.p, f.x, place(n)));
+            hold(relative.terms);
+        }
+    }
+    /* S becomes the scaled scores; with a softcap phi of them, and U is multiplied by phi'. */
+    VERB void scale_scores()
+    {
+        const float scale = (float)f.p.scale;
+#pragma unroll
+        for (int i = 0; i < T::N / 2; i++) {
+            S[i] = mul_rn(S[i], scale);
+            if constexpr (CAPS) {
+                float slope;
+                S[i] = capped_score(f.x, S[i], slope);
+                U[i] *= slope;
+            }
+        }
+    }
+    /* Have bias or tangent come in boxes? */
+    VERB bool has_boxes() const
+    {
+        return HAS_BIAS && (f.bias_in_boxes || f.tbias_in_boxes);
+    }
+    /* Calls use(n, entry) for the tile of the bias, 0, or of its tangent, 1. */
+    template <class Function> VERB void each_in_boxes(int matrix, int n, Function use) const
+    {
+        const uint32_t tile = memory.b.tile(n) + matrix * query_memory<T, 2>::BIAS + base::w * T::SLAB;
+        each_pair_in_boxes<T::N / 2>(tile, T::CONSUMERS * T::SLAB, [&](int i, uint32_t pair) {
+            const float2 both = F::unpack(pair);
+            use(i, both.x);
+            use(i + 1, both.y);
+        });
+    }
+    VERB void add_terms(int n)
+    {
+        if (HAS_BIAS && f.bias_in_boxes) {
+            each_in_boxes(0, n, [&](int i, float bias) { S[i] = with_bias(S[i], bias); });
+        } else {
+            constexpr int LATE = T::FEATURES & ~(RELATIVE_EARLY ? AGI_HAS_RELATIVE : 0);
+            add_features<F, LATE, false>(S, f.p, f.x, place(n));
+        }
+        if (RELATIVE_EARLY && f.x.relative != nullptr) {
+            relative.add(S);
+        }
+    }
+    /* S of tile n, minus infinity where a pair is hidden. */
+    VERB void make_scores(int n)
+    {
+        scale_scores();
+        if (has_boxes()) {
+            memory.b.wait(n);
+        }
+        if constexpr (T::FEATURES != 0) {
+            add_terms(n);
+        }
+        if (is_mixed(n)) {
+            visible.hide(S, -INFINITY);
+        }
+        base::hide_pairs(S, n);
+    }
+    /* tS is U times what this returns: the scale, or 1 if there were tangents of bias or table to be added. */
+    VERB float scale_tangents(int n)
+    {
+        const bool some =
+            (HAS_BIAS && f.p.a.tbias.data != nullptr) || (RELATIVE && f.relative_tangents != nullptr);
+        const float scale = (float)f.p.scale;
+#pragma unroll
+        for (int i = 0; i < T::N / 2 && some; i++) {
+            U[i] = mul_rn(U[i], scale);
+        }
+        if (HAS_BIAS && f.tbias_in_boxes) {
+            each_in_boxes(1, n, [&](int i, float t) { U[i] = add_rn(U[i], t); });
+        } else {
+            add_tangents<F, T::FEATURES, false>(U, f.p, f.x, f.relative_tangents, place(n));
+        }
+        if (has_boxes()) {
+            memory.b.release(n);
+        }
+        return some ? 1 : scale;
+    }
+    /* No sum reads P or R as they were any more. */
+    VERB void drop_weights()
+    {
+        if constexpr (DROPS) {
+#pragma unroll
+            for (int i = 0; i < T::N / 4; i++) {
+                const uint32_t halves = kept.halves(2 * i);
+                P[i] &= halves;
+                R[i] &= halves;
+            }
+        }
     }
 
     /* ---- Weights ---- */
@@ -86,7 +212,7 @@ template <class T> struct jvp_consumer : query_consumer<T, 2> {
     VERB void make_weights(int n)
     {
         float factor[2];
-        base::scale_scores(S, n);
+        make_scores(n);
         const float u[2] = {base::grow(S, 0, raise_of(0), factor[0]), base::grow(S, 1, raise_of(1), factor[1])};
         shrink(factor);
 #pragma unroll
@@ -121,19 +247,25 @@ template <class T> struct jvp_consumer : query_consumer<T, 2> {
         return most;
     }
 
+    /* P (tS - r) of a pair. */
+    static VERB float weigh(float weight, float U, float scale, float r)
+    {
+        const float x = weight * fmaf(U, scale, -r);
+        return HIDES && weight == 0 ? 0 : x;
+    }
     /* P (tS - r) in the place of U, and r where it belongs. A row's mean can be far from r only if that of one of its
      * four lanes is: there is one vote of the warp, and numbers are exchanged only if it says so. */
-    VERB void make_tangents()
+    VERB void make_tangents(int n)
     {
-        const float scale = (float)f.p.scale;
         float of_tile[2];
         bool far[2];
         hold(P);
+        const float scale = T::FEATURES == 0 ? (float)f.p.scale : scale_tangents(n);
 #pragma unroll
         for (int i = 0; i < T::N / 4; i++) {
             const float2 weight = F::unpack(P[i]);
-            U[2 * i] = weight.x * fmaf(U[2 * i], scale, -shift[i % 2]);
-            U[2 * i + 1] = weight.y * fmaf(U[2 * i + 1], scale, -shift[i % 2]);
+            U[2 * i] = weigh(weight.x, U[2 * i], scale, shift[i % 2]);
+            U[2 * i + 1] = weigh(weight.y, U[2 * i + 1], scale, shift[i % 2]);
         }
         sum_tangents(of_tile);
         bool any = false;
@@ -151,7 +283,8 @@ template <class T> struct jvp_consumer : query_consumer<T, 2> {
         tangent[1] += of_tile[1];
         base::pack(R, U);
     }
-    /* r of the rows that are far from it becomes their mean; far: what the row's lanes found. */
+    /* r of the rows that are far from it becomes their mean; far: what the row's lanes found. A tile in which the row
+     * sees nothing changes no bit, as it may be left out. */
     VERB void move_reference(const bool (&far)[2], const float (&of_tile)[2])
     {
         float move[2], weights[2];
@@ -161,7 +294,8 @@ template <class T> struct jvp_consumer : query_consumer<T, 2> {
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             const float a = row_sum(tangent[half] + of_tile[half]), l = row_sum(sum[half]);
-            const bool moves = row_max(far[half] ? 1.0f : 0.0f) > 0 && fabsf(a) > limit[half] * l;
+            const bool sees = !MASKED || row_max(weights[half]) > 0;
+            const bool moves = row_max(far[half] ? 1.0f : 0.0f) > 0 && fabsf(a) > limit[half] * l && sees;
             move[half] = moves ? a / l : 0;
             limit[half] = moves ? FAR_FROM_MEAN : limit[half];
             shift[half] += move[half];
@@ -227,11 +361,23 @@ template <class T> struct jvp_consumer : query_consumer<T, 2> {
         moved[0] += of_tile[0];
         moved[1] += of_tile[1];
     }
+    /* Of keys that are hidden from every query too. */
+    VERB void clear_hidden_values(int n) const
+    {
+        if constexpr (HIDES) {
+            const uint8_t *const live = live_keys(f.p, f.x, at.s, at.kv_head) + base::key_of(n);
+            if (has_dead_keys<T::N>(live) || base::has_hidden(n)) {
+                base::clear_hidden(memory.v, n, live);
+            }
+        } else {
+            base::clear_hidden_values(n);
+        }
+    }
     VERB void step(int n)
     {
         memory.k.wait(n);
-        if (base::has_hidden(n)) {
-            base::clear_hidden(memory.k, n); /* U is not hidden pair by pair */
+        if (!HIDES && base::has_hidden(n)) {
+            base::clear_hidden(memory.k, n, nullptr); /* U is not hidden pair by pair */
         }
         if constexpr (T::TURNS) {
             base::take_turn();
@@ -241,9 +387,15 @@ template <class T> struct jvp_consumer : query_consumer<T, 2> {
         if constexpr (T::TURNS) {
             base::pass_turn();
         }
-        products_wait<1>();
+        if constexpr (T::FEATURES != 0) {
+            find_features(n);
+        }
+        products_wait<CAPS ? 0 : 1>();
         hold(S);
-        if constexpr (T::D == 64) {
+        if constexpr (CAPS) {
+            hold(U);
+        }
+        if constexpr (T::D == 64 && !CAPS) {
             before_next_wait(f.p.H, [&] { make_weights(n); });
         } else {
             make_weights(n); /* faster if it comes after them */
@@ -251,8 +403,9 @@ template <class T> struct jvp_consumer : query_consumer<T, 2> {
         products_wait<0>();
         hold(U);
         memory.k.release(n);
-        make_tangents();
-        base::clear_hidden_values(n);
+        make_tangents(n);
+        drop_weights();
+        clear_hidden_values(n);
         memory.v.wait(n);
         hold(P);
         hold(R);
@@ -260,7 +413,9 @@ template <class T> struct jvp_consumer : query_consumer<T, 2> {
         hold(TO);
         products_begin();
         start_all_sums(n);
-        if constexpr (T::D == 64) {
+        if constexpr (DROPS) {
+            /* a serves: tO of a constant V is not 0 */
+        } else if constexpr (T::D == 64) {
             sum_moved();
         } else {
             before_next_wait(f.p.H, [&] { sum_moved(); }); /* not before the products */
@@ -270,6 +425,14 @@ template <class T> struct jvp_consumer : query_consumer<T, 2> {
         hold(TO);
         memory.v.release(n);
     }
+    /* Is there a tile n, after the one before it? */
+    VERB bool has_tile(int n) const
+    {
+        if constexpr (MASKED) {
+            return n == 0 || !memory.note(n - 1).last;
+        }
+        return n < at.count;
+    }
     VERB void walk()
     {
         if constexpr (T::TURNS) {
@@ -277,7 +440,7 @@ template <class T> struct jvp_consumer : query_consumer<T, 2> {
         }
         barrier_wait(memory.q_full, 0);
 #pragma unroll 1
-        for (int n = 0; n < at.count; n++) {
+        for (int n = 0; has_tile(n); n++) {
             step(n);
         }
     }
@@ -320,7 +483,8 @@ template <class T> struct jvp_consumer : query_consumer<T, 2> {
             const bool sees = base::sees_keys(half);
             const double mu = l == 0 ? 0 : (double)shift[half] + (sees ? (double)(a / l) : 0);
             inverse[half] = !sees || l == 0 ? 0 : 1 / l;
-            mean[half] = row_sum(moved[half]) * inverse[half];
+            mean[half] = (DROPS ? a : row_sum(moved[half])) * inverse[half];
+            inverse[half] *= DROPS ? f.x.inverse_keep : 1;
             base::store_lse(half, l, raise_of(half));
             base::store_statistic(f.p.a.mu, AG_ACC_MU, half, base::exists(half) ? mu : 0);
         }
@@ -342,5 +506,13 @@ template <class T> struct jvp_consumer : query_consumer<T, 2> {
         typedef jvp_shape<format, D, CONSUMERS, N, STAGES> T;                                                \
         run_queries<T, 2, jvp_consumer<T>>(f, {f.q, f.k, f.v});                                              \
     }
-#define AGI_HOPPER_KERNELS(list, format) list(AGI_HOPPER_KERNEL, format)
-AGI_HOPPER_KERNELS(AGI_HOPPER_jvp, AGI_FORMAT)
+#define AGI_HOPPER_SET_KERNEL(map, format, D, CONSUMERS, N, STAGES, set)                                     \
+    KERNEL void __launch_bounds__(128 * (CONSUMERS + 1), 1)                                                  \
+        map##_##format##_d##D##_##set(const __grid_constant__ agi_hopper_jvp f)                              \
+    {                                                                                                        \
+        typedef jvp_shape<format, D, CONSUMERS, N, STAGES, AGI_SET_##set> T;                                 \
+        run_queries<T, 2, jvp_consumer<T>>(f, {f.q, f.k, f.v});                                              \
+    }
+#define AGI_HOPPER_KERNELS(list, kernel, format) list(kernel, format)
+AGI_HOPPER_KERNELS(AGI_HOPPER_jvp, AGI_HOPPER_KERNEL, AGI_FORMAT)
+AGI_HOPPER_KERNELS(AGI_HOPPER_jvp_sets, AGI_HOPPER_SET_KERNEL, AGI_FORMAT)

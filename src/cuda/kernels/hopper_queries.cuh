@@ -5,37 +5,56 @@
  * slot is free. The others compute, 64 queries each. MATRICES is 1 for Q, K and V alone, 2 if each has its tangent
  * beside it: a tangent that the call does not have is read from outside of the matrix, where everything is zero.
  *
+ * Sets of score features (hopper_sets.h) are jvp's alone. With a mask, tiles of keys that no query of the block sees
+ * are left out; a bias and its tangent that the copy engine can read have a place of their own.
+ *
  * Weights are 2^(S log2 e - u), u = m log2 e - raise rounded, with m the row's largest score so far; what was summed
  * before shrinks by 2^(u_old - u). The raise brings the weights of float16 to where it has most numbers. */
 #pragma once
+#include "cuda/kernels/hopper_features.cuh"
 #include "cuda/kernels/hopper_results.cuh"
-#include "cuda/kernels/hopper_tiles.cuh"
+#include "cuda/kernels/hopper_seen.cuh"
 
 constexpr float LOG2_E = 1.4426950408889634f;
 constexpr float LOWEST = -0x1p126f; /* of m: finite, so that a hidden pair's weight, 2^(-inf - u), needs no test */
 
 /* A slot of a ring has a tile of each matrix. */
 template <class T, int MATRICES> struct query_memory {
-    uint32_t q, q_full, place; /* place: of the block's query_block */
+    static constexpr bool HAS_BIAS = (T::FEATURES & AGI_HAS_BIAS) != 0;
+    static constexpr int BIAS = HAS_BIAS ? AGI_HOPPER_BIAS_TILE(T::CONSUMERS, T::N) : 0; /* bytes */
+    static constexpr int NOTES = 2 * T::STAGES; /* a step's is read until the next K has come, but not the one after */
+    uint32_t q, q_full;
+    query_block<T> *place; /* of the block; the notes are behind it */
     tile_ring<T::STAGES> k, v;
+    tile_ring<1> b; /* the bias and its tangent */
 
-    VERB query_memory(uint32_t shared)
+    VERB query_memory(char *shared)
     {
         constexpr uint32_t SLOT = MATRICES * T::TILE;
-        const uint32_t begin = (shared + 1023) & ~1023u, rings = begin + MATRICES * T::OWN;
-        const uint32_t barriers = rings + 2 * T::STAGES * SLOT;
+        const uint32_t begin = (shared_address(shared) + 1023) & ~1023u, rings = begin + MATRICES * T::OWN;
+        const uint32_t biases = rings + 2 * T::STAGES * SLOT, barriers = biases + 2 * BIAS;
         q = begin;
         k = {rings, SLOT, barriers};
         v = {rings + T::STAGES * SLOT, SLOT, barriers + 2 * T::STAGES * 8};
-        q_full = barriers + 4 * T::STAGES * 8;
-        place = q_full + 8;
+        b = {biases, 2 * BIAS, barriers + 4 * T::STAGES * 8};
+        q_full = barriers + (4 * T::STAGES + (HAS_BIAS ? 2 : 0)) * 8;
+        place = (query_block<T> *)(shared + (q_full + 8 - shared_address(shared)));
+        static_assert(sizeof(query_block<T>) <= AGI_HOPPER_PLACE && sizeof(key_note) <= 8,
+                      "where a block is and its notes have no room in shared memory");
     }
     VERB void init() const
     {
         k.init(4 * T::CONSUMERS);
         v.init(4 * T::CONSUMERS);
+        if constexpr (HAS_BIAS) {
+            b.init(4 * T::CONSUMERS);
+        }
         barrier_init(q_full, 1);
         barrier_init_done();
+    }
+    VERB key_note &note(int step) const
+    {
+        return ((key_note *)((char *)place + AGI_HOPPER_PLACE))[step % NOTES];
     }
 };
 
@@ -59,16 +78,17 @@ template <class T> VERB operand_place find_operand(const agi_cuda_params &p, con
     return {place_of(m, s, keys), matrix > 0 && m.data == nullptr ? T::D : 0};
 }
 
+/* step: of the ring; key: the first of the tile. */
 template <class T, int MATRICES>
 VERB void copy_keys(const agi_cuda_params &p, const query_block<T> &at, const tile_ring<T::STAGES> &ring,
-                    const agi_cuda_tensor_map *maps, int operand, int n)
+                    const agi_cuda_tensor_map *maps, int operand, int step, int key)
 {
-    ring.begin(n, MATRICES * T::TILE);
+    ring.begin(step, MATRICES * T::TILE);
     for (int matrix = 0; matrix < MATRICES; matrix++) {
         const operand_place from = find_operand<T>(p, at.s, operand, matrix);
         for (int box = 0; box < T::BOXES; box++) {
-            box_load(ring.tile(n) + matrix * T::TILE + box * T::BOX, maps[matrix], ring.full(n),
-                     from.channel + box * 64, from.place.row + at.key(n), at.kv_head, from.place.batch);
+            box_load(ring.tile(step) + matrix * T::TILE + box * T::BOX, maps[matrix], ring.full(step),
+                     from.channel + box * 64, from.place.row + key, at.kv_head, from.place.batch);
         }
     }
 }
@@ -88,17 +108,75 @@ VERB void copy_queries(const agi_cuda_params &p, const query_block<T> &at, const
     }
 }
 
-template <class T, int MATRICES>
-VERB void produce(const agi_cuda_params &p, const query_block<T> &at, const query_memory<T, MATRICES> &memory,
+/* A tile of the bias or of its tangent. */
+template <class T>
+VERB void copy_bias_tile(const query_block<T> &at, const agi_cuda_tensor_map &map, const ag_tensor &t, uint32_t to,
+                         uint32_t full, int key)
+{
+    for (int n = 0; n < T::CONSUMERS * ((T::N + 63) / 64); n++) {
+        const int box = n / T::CONSUMERS, w = n % T::CONSUMERS;
+        box_load(to + n * T::SLAB, map, full, key + box * 64, at.row + w * 64, t.strides[1] == 0 ? 0 : at.h,
+                 t.strides[0] == 0 ? 0 : (int)at.s.b);
+    }
+}
+/* Those of bias and tangent that come in boxes. */
+template <class T, int MATRICES, class Launch>
+VERB void copy_bias(const Launch &f, const query_block<T> &at, const query_memory<T, MATRICES> &memory, int step,
+                    int key)
+{
+    constexpr int BYTES = query_memory<T, MATRICES>::BIAS;
+    const int tiles = f.bias_in_boxes + f.tbias_in_boxes;
+    if (tiles == 0) {
+        return;
+    }
+    memory.b.begin(step, tiles * BYTES);
+    if (f.bias_in_boxes) {
+        copy_bias_tile(at, f.bias, f.p.a.bias, memory.b.tile(step), memory.b.full(step), key);
+    }
+    if (f.tbias_in_boxes) {
+        copy_bias_tile(at, f.o, f.p.a.tbias, memory.b.tile(step) + BYTES, memory.b.full(step), key);
+    }
+}
+
+/* The first tile from n on that the block visits; at.count or more: there is none. */
+template <class T, class Launch> VERB int next_tile(const Launch &f, const query_block<T> &at, int n)
+{
+    if constexpr (has_mask(T::FEATURES)) {
+        return seen_tiles<T>{f.x, at}.next(n);
+    }
+    return n;
+}
+/* A block that sees nothing visits its first tile, all of it hidden. The bias comes last, as its place is free only
+ * when the tile before has its weights. */
+template <class T, int MATRICES, class Launch>
+VERB void produce(const Launch &f, const query_block<T> &at, const query_memory<T, MATRICES> &memory,
                   const query_maps &maps)
 {
-    copy_keys<T, MATRICES>(p, at, memory.k, maps.k, AGI_CUDA_K, 0);
-    copy_queries<T, MATRICES>(p, at, memory, maps.q);
-    for (int n = 1; n < at.count; n++) {
-        copy_keys<T, MATRICES>(p, at, memory.k, maps.k, AGI_CUDA_K, n);
-        copy_keys<T, MATRICES>(p, at, memory.v, maps.v, AGI_CUDA_V, n - 1);
+    int n = next_tile<T>(f, at, 0), before = 0;
+    n = n < at.count ? n : 0;
+#pragma unroll 1
+    for (int step = 0;; step++) {
+        const int next = next_tile<T>(f, at, n + 1), key = at.key(n);
+        if constexpr (has_mask(T::FEATURES)) {
+            memory.k.claim(step);
+            memory.note(step) = seen_tiles<T>{f.x, at}.note(n, next >= at.count);
+        }
+        copy_keys<T, MATRICES>(f.p, at, memory.k, maps.k, AGI_CUDA_K, step, key);
+        if (step == 0) {
+            copy_queries<T, MATRICES>(f.p, at, memory, maps.q);
+        } else {
+            copy_keys<T, MATRICES>(f.p, at, memory.v, maps.v, AGI_CUDA_V, step - 1, before);
+        }
+        if constexpr ((T::FEATURES & AGI_HAS_BIAS) != 0) {
+            copy_bias(f, at, memory, step, key);
+        }
+        before = key;
+        if (next >= at.count) {
+            copy_keys<T, MATRICES>(f.p, at, memory.v, maps.v, AGI_CUDA_V, step, before);
+            return;
+        }
+        n = next;
     }
-    copy_keys<T, MATRICES>(p, at, memory.v, maps.v, AGI_CUDA_V, at.count - 1);
 }
 
 /* ---- The consumers ---- */
@@ -200,25 +278,24 @@ template <class T, int MATRICES> struct query_consumer {
 
     /* ---- Weights ---- */
 
-    /* Does every query of the warpgroup see all keys of tile n? */
+    /* The first key of the n-th tile that is visited. */
+    VERB int key_of(int n) const
+    {
+        if constexpr (has_mask(T::FEATURES)) {
+            return memory.note(n).key;
+        }
+        return at.key(n);
+    }
+    /* Does every query of the warpgroup see all keys of tile n, but for mask and bias? */
     VERB bool is_inside(int n) const
     {
-        const int first = at.row + w * 64, key = at.key(n);
+        const int first = at.row + w * 64, key = key_of(n);
         return key >= first + 63 + at.s.low && key + T::N <= min(first + at.s.high + 1, at.s.n_k);
     }
-    /* S of tile n, minus infinity where a pair is hidden. */
-    VERB void scale_scores(float (&S)[T::N / 2], int n) const
-    {
-        const float scale = (float)p.scale;
-#pragma unroll
-        for (int i = 0; i < T::N / 2; i++) {
-            S[i] = mul_rn(S[i], scale);
-        }
-        hide_pairs(S, n);
-    }
+    /* Minus infinity where causal, window or a length hides a pair of tile n. */
     VERB void hide_pairs(float (&S)[T::N / 2], int n) const
     {
-        const int first = anew(at.key(n));
+        const int first = anew(key_of(n));
         if (is_inside(n)) {
             return;
         }
@@ -271,18 +348,19 @@ template <class T, int MATRICES> struct query_consumer {
     }
 
     /* Keys that no query of the block sees may be anything, and 0 times NaN is NaN: in tile n of a ring they become
-     * zeros. Every warpgroup writes all of them before its own products. */
+     * zeros. Every warpgroup writes all of them before its own products. live: of the tile's keys, those of others are
+     * zeros too; NULL: mask and bias hide none. */
     VERB bool has_hidden(int n) const
     {
-        return at.key(n) < at.from || at.key(n) + T::N > at.to;
+        return key_of(n) < at.from || key_of(n) + T::N > at.to;
     }
-    VERB void clear_hidden(const tile_ring<T::STAGES> &ring, int n) const
+    VERB void clear_hidden(const tile_ring<T::STAGES> &ring, int n, const uint8_t *live) const
     {
-        const int first = at.key(n), thread = anew((int)threadIdx.x % 128);
+        const int first = key_of(n), thread = anew((int)threadIdx.x % 128);
         ring.wait(n);
         for (int i = thread; i < MATRICES * T::BOXES * T::N * 8; i += 128) {
             const int box = i / (T::N * 8), r = i / 8 % T::N, key = first + r;
-            if (key < at.from || key >= at.to) {
+            if (key < at.from || key >= at.to || (live != nullptr && live[r] == 0)) {
                 shared_zero_16(ring.tile(n) + box * T::BOX + r * 128 + i % 8 * 16);
             }
         }
@@ -292,7 +370,7 @@ template <class T, int MATRICES> struct query_consumer {
     VERB void clear_hidden_values(int n) const
     {
         if (has_hidden(n)) {
-            clear_hidden(memory.v, n);
+            clear_hidden(memory.v, n, nullptr);
         }
     }
 
@@ -387,10 +465,8 @@ template <class T, int MATRICES, class Consumer, class Launch>
 VERB void run_queries(const Launch &f, const query_maps &maps)
 {
     SHARED_MEMORY(shared);
-    const query_memory<T, MATRICES> memory(shared_address(shared));
+    const query_memory<T, MATRICES> memory(shared);
     const query_block<T> place(f.p, f.heads_together, (int)blockIdx.x);
-    static_assert(sizeof place <= AGI_HOPPER_PLACE, "where a block is has no room in shared memory");
-    query_block<T> *const kept = (query_block<T> *)(shared + (memory.place - shared_address(shared)));
     if (place.row >= place.rows_of_tensor(f.p)) {
         return;
     }
@@ -398,14 +474,14 @@ VERB void run_queries(const Launch &f, const query_maps &maps)
         memory.init();
     }
     if (threadIdx.x == 0 && T::PLACE_IN_MEMORY) {
-        *kept = place;
+        *memory.place = place;
     }
     __syncthreads();
-    const query_block<T> &at = T::PLACE_IN_MEMORY ? *kept : place;
+    const query_block<T> &at = T::PLACE_IN_MEMORY ? *memory.place : place;
     if (threadIdx.x < 128) {
         give_registers<T::PRODUCER_REGISTERS>();
         if (threadIdx.x == 0) {
-            produce<T, MATRICES>(f.p, at, memory, maps);
+            produce<T, MATRICES>(f, at, memory, maps);
         }
     } else {
         take_registers<T::CONSUMER_REGISTERS>();
