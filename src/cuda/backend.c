@@ -250,21 +250,46 @@ static void fill_info(const ag_plan *plan, ag_plan_info *info)
     info->deterministic = 1;
 }
 
+/* The maps that have kernels of the table sm90: "forward, vjp and dbias". */
+static void name_hopper_maps(const ag_plan *plan, int32_t limit, char *text, size_t size)
+{
+    const bool of_bias = agi_has(&plan->p, AG_BIAS) && agi_hopper_walk_of_bias(plan, limit).tiles > 0;
+    const bool second = agi_hopper_choose(plan, AGI_hopper_tdkdv, limit).kernel >= 0;
+    const bool ring = agi_hopper_choose(plan, AGI_hopper_second_ring, limit).kernel >= 0;
+    const struct {
+        const char *name;
+        bool has;
+    } maps[] = {{"forward", true},
+                {"vjp", agi_hopper_choose(plan, AGI_hopper_dkdv, limit).kernel >= 0},
+                {"jvp", agi_hopper_choose(plan, AGI_hopper_jvp, limit).kernel >= 0},
+                {"vjp_jvp", second || (ring && !(plan->flags & AG_INVARIANT))},
+                {"dbias", of_bias}};
+    const int n_maps = sizeof maps / sizeof maps[0];
+    int last = 0;
+    for (int n = 0; n < n_maps; n++) {
+        last = maps[n].has ? n : last;
+    }
+    size_t length = 0;
+    for (int n = 0; n <= last; n++) {
+        const char *before = n == 0 ? "" : n == last ? " and " : ", ";
+        length +=
+            maps[n].has ? (size_t)snprintf(text + length, size - length, "%s%s", before, maps[n].name) : 0;
+    }
+}
+
 static void describe_place(const ag_plan *plan, char *text, size_t size)
 {
     const agi_cuda_plan *data = agi_cuda_plan_of(plan);
     const int32_t limit = data->device_info.shared_limit;
     const agi_hopper_choice choice = agi_hopper_choose(plan, AGI_hopper_forward, limit);
-    const bool hopper = plan->isa == AG_ISA_SM90 && choice.kernel >= 0;
-    const bool second = agi_hopper_choose(plan, AGI_hopper_tdkdv, limit).kernel >= 0;
-    const bool dbias = agi_has(&plan->p, AG_BIAS) && agi_hopper_walk_of_bias(plan, limit).tiles > 0;
-    const char *maps = plan->p.dtype == AG_F32 ? ", wgmma in forward"
-                       : dbias                 ? ", wgmma in forward, vjp and dbias with "
-                       : choice.features != 0  ? ", wgmma in forward and vjp with "
-                       : second                ? ", wgmma in forward, vjp, jvp and vjp_jvp"
-                                               : ", wgmma in forward and vjp";
-    snprintf(text, size, "device %d, %s%s%s", data->device, data->device_info.name, hopper ? maps : "",
-             hopper ? choice.set : "");
+    char maps[80];
+    snprintf(text, size, "device %d, %s", data->device, data->device_info.name);
+    if (plan->isa == AG_ISA_SM90 && choice.kernel >= 0) {
+        name_hopper_maps(plan, limit, maps, sizeof maps);
+        const size_t length = strlen(text);
+        snprintf(text + length, size - length, ", wgmma in %s%s%s", maps,
+                 choice.features != 0 ? " with " : "", choice.set);
+    }
 }
 
 const agi_backend agi_cuda_backend = {

@@ -16,7 +16,7 @@ bool agi_hopper_serves_call(const agi_cuda_job *j)
         return agi_hopper_choose(j->plan, AGI_hopper_forward, limit).kernel >= 0;
     }
     if (j->k.map == AGI_VJP_JVP) {
-        return agi_hopper_choose(j->plan, AGI_hopper_tdkdv, limit).kernel >= 0;
+        return agi_hopper_choose(j->plan, AGI_hopper_tdkdv, limit).kernel >= 0 || agi_hopper_has_ring(j);
     }
     if (j->k.map == AGI_JVP) {
         return agi_hopper_choose(j->plan, AGI_hopper_jvp, limit).kernel >= 0;
@@ -50,20 +50,32 @@ bool agi_hopper_may_have_ring(const ag_plan *plan, agi_map map)
            !(plan->flags & AG_INVARIANT) && agi_hopper_choose(plan, ring_of(map), INT32_MAX).kernel >= 0;
 }
 
+/* Distances of ALiBi and table: what a tile may need behind the ends of a sequence too. */
+static int64_t relative_width(const ag_problem *p)
+{
+    return p->q_len + p->kv_len + 2 * AGI_HOPPER_PAD;
+}
+
 void agi_hopper_lay_out_ring(agi_cuda_layout *x, agi_arena *arena, const ag_plan *plan, agi_map map)
 {
     const ag_problem *p = &plan->p;
     const agi_hopper_choice choice = agi_hopper_choose(plan, ring_of(map), INT32_MAX);
     const int64_t D = p->dim_qk > 64 || p->dim_v > 64 ? 128 : 64;
     const int64_t tiles = agi_saturating_product(p->heads, agi_hopper_tiles(p, choice.tile), 1, 1);
-    const bool has_rest = map == AGI_VJP && (choice.features & AGI_HAS_BIAS) != 0;
+    const bool has_rest = (choice.features & AGI_HAS_BIAS) != 0;
     const int64_t numbers[3] = {map == AGI_VJP ? 1 : 4, map == AGI_VJP, has_rest}; /* of a row */
-    for (int n = 0; n < 3 && numbers[n] > 0; n++) {
-        x->ring_rows[n] =
-            agi_take(arena, agi_saturating_product(tiles, choice.tile, numbers[n], 1), sizeof(float));
+    for (int n = 0; n < 3; n++) {
+        if (numbers[n] > 0) {
+            x->ring_rows[n] =
+                agi_take(arena, agi_saturating_product(tiles, choice.tile, numbers[n], 1), sizeof(float));
+        }
     }
     x->ring_sums = agi_take(arena, agi_saturating_product(tiles, choice.tile, D, 1), sizeof(float));
     x->ring_passes = agi_take(arena, agi_saturating_product(tiles, 2, 1, 1) + 1, sizeof(int32_t));
+    if (map == AGI_VJP_JVP && agi_has(p, AG_TABLE)) {
+        x->relative_tangents =
+            agi_take(arena, agi_saturating_product(p->batch, p->heads, relative_width(p), 1), sizeof(float));
+    }
 }
 
 /* Tiles of a mask along an axis; one: it is the same there. */
@@ -81,7 +93,7 @@ void agi_hopper_lay_out_features(agi_hopper_features *x, agi_arena *arena, const
 {
     const ag_problem *p = &plan->p;
     const uint32_t features = agi_hopper_choose(plan, AGI_hopper_forward, INT32_MAX).features;
-    x->relative_width = p->q_len + p->kv_len + 2 * AGI_HOPPER_PAD;
+    x->relative_width = relative_width(p);
     x->live_width = agi_cuda_divide_up(p->kv_len + AGI_HOPPER_PAD, 32) * 32;
     if (features & AGI_HAS_RELATIVE) {
         x->relative =
@@ -205,6 +217,13 @@ static int64_t count_live_lists(agi_cuda_job *j)
     return agi_saturating_product(one[0] ? 1 : j->p->batch, heads, 1, 1);
 }
 
+static void emit_relative(agi_cuda_job *j, agi_hopper_before *f)
+{
+    f->p.w = (agi_cuda_part){.blocks = agi_cuda_divide_up(f->x.relative_width, 1024)};
+    agi_cuda_emit(j, agi_kernel_hopper_relative,
+                  agi_saturating_product(j->p->batch, j->p->heads, f->p.w.blocks, 1), f, sizeof *f, false);
+}
+
 /* Before the kernels of a feature set. */
 static void emit_features(agi_cuda_job *j)
 {
@@ -220,9 +239,7 @@ static void emit_features(agi_cuda_job *j)
     x->cap_rate = p->softcap == 0 ? 0 : (float)(2 * 1.4426950408889634 / p->softcap);
     x->inverse_keep = (float)(1 / j->k.keep);
     if (x->relative != NULL) {
-        f.p.w = (agi_cuda_part){.blocks = agi_cuda_divide_up(x->relative_width, 1024)};
-        agi_cuda_emit(j, agi_kernel_hopper_relative,
-                      agi_saturating_product(p->batch, p->heads, f.p.w.blocks, 1), &f, sizeof f, false);
+        emit_relative(j, &f);
     }
     if (x->live != NULL) {
         f.p.w = (agi_cuda_part){.blocks = x->live_width / 32};
@@ -601,6 +618,21 @@ void agi_hopper_emit_vjp_jvp(agi_cuda_job *j)
 
 /* ---- vjp_jvp in one kernel ---- */
 
+/* What the table's tangent adds to tangents of scores, as the table to scores. Returns where; NULL: there is none. */
+static const float *emit_relative_tangents(agi_cuda_job *j)
+{
+    const ag_args *a = &j->k.a;
+    agi_hopper_before f = {.p = j->k, .x = j->features};
+    if (a->ttable.data == NULL) {
+        return NULL;
+    }
+    f.p.a.table = a->ttable;
+    f.p.slopes = NULL;
+    f.x.relative = j->x->relative_tangents;
+    emit_relative(j, &f);
+    return f.x.relative;
+}
+
 static void set_second_ring(agi_cuda_job *j, agi_hopper_second_ring *f, int32_t tile)
 {
     const ag_args *a = &j->k.a;
@@ -611,6 +643,7 @@ static void set_second_ring(agi_cuda_job *j, agi_hopper_second_ring *f, int32_t 
     f->in_chunks = in_chunks(j);
     f->tiles = agi_hopper_tiles(j->p, tile);
     f->rows = j->x->ring_rows[0];
+    f->lse_rest = j->x->ring_rows[2];
     f->sums = j->x->ring_sums;
     f->passes = j->x->ring_passes;
     f->tickets = f->passes + 2 * j->p->heads * f->tiles;
@@ -626,7 +659,8 @@ void agi_hopper_emit_second_ring(agi_cuda_job *j)
     const int32_t limit = j->device->shared_limit;
     const agi_hopper_choice choice = agi_hopper_choose(j->plan, AGI_hopper_second_ring, limit);
     const agi_hopper_choice before = agi_hopper_choose(j->plan, AGI_hopper_second_statistics, limit);
-    agi_hopper_second_ring f = {0};
+    emit_features(j);
+    agi_hopper_second_ring f = {.x = j->features, .relative_tangents = emit_relative_tangents(j)};
     map_second(j, choice.tile, AGI_HOPPER_RING_KEYS, f.maps);
     set_second_ring(j, &f, choice.tile);
     j->k.w = (agi_cuda_part){.blocks = agi_cuda_divide_up(p->q_len, choice.tile)};

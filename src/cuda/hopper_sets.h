@@ -53,6 +53,16 @@ enum {
     AGI_HOPPER_RING_OF_SET(Y, format, dropout)                                                               \
     AGI_HOPPER_RING_OF_SET(Y, format, dropout_bias)
 
+/* vjp_jvp in one kernel, likewise. */
+#define AGI_HOPPER_SECOND_RING_OF_SET(Y, format, set)                                                        \
+    Y(hopper_second_ring, format, 64, 2, 64, 2, set) Y(hopper_second_ring, format, 128, 2, 32, 2, set)
+#define AGI_HOPPER_second_ring_sets(Y, format)                                                               \
+    AGI_HOPPER_SECOND_RING_OF_SET(Y, format, softcap)                                                        \
+    AGI_HOPPER_SECOND_RING_OF_SET(Y, format, relative)                                                       \
+    AGI_HOPPER_SECOND_RING_OF_SET(Y, format, bias)                                                           \
+    AGI_HOPPER_SECOND_RING_OF_SET(Y, format, dropout)                                                        \
+    AGI_HOPPER_SECOND_RING_OF_SET(Y, format, dropout_bias)
+
 /* The gradient of the bias, for sets that have one; and the sum of its parts, X(name, format, threads). */
 #define AGI_HOPPER_dbias_sum(X, format) X(hopper_dbias_sum, format, 256)
 #define AGI_HOPPER_DBIAS_OF_SET(Y, format, set, C64, S64)                                                    \

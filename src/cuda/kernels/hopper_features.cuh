@@ -22,15 +22,31 @@ VERB float capped_score(const agi_hopper_features &x, float z, float &slope)
     slope = 4 * r * (e * r);
     return fmaf(x.minus_two_caps, r, x.cap);
 }
+/* The same, and phi'' = -2 phi phi' / c^2, where 2 / c is ln 2 times the rate. */
+VERB float capped_score(const agi_hopper_features &x, float z, float &slope, float &bend)
+{
+    constexpr float LN_2 = 0.6931471805599453f;
+    const float S = capped_score(x, z, slope), two_over_cap = LN_2 * x.cap_rate;
+    bend = -0.5f * two_over_cap * two_over_cap * S * slope;
+    return S;
+}
 
 /* ---- Relative positions: ALiBi and table ---- */
 
-/* Where the term of the thread's first pair is; that of (row, column + 1) comes next, with KEYS before it. */
+/* Where the term of the thread's first pair is among `terms`; that of (row, column + 1) comes next, with KEYS before
+ * it. */
 template <bool KEYS>
-VERB const float *relative_at(const agi_cuda_params &p, const agi_hopper_features &x, const fragment_place &at)
+VERB const float *relative_at(const agi_cuda_params &p, const agi_hopper_features &x, const float *terms,
+                              const fragment_place &at)
 {
     const int column = at.first + fragment_column(0), distance = KEYS ? at.own - column : column - at.own;
-    return x.relative + (at.s.b * p.H + at.h) * x.relative_width + (p.Nq + AGI_HOPPER_PAD + distance);
+    return terms + (at.s.b * p.H + at.h) * x.relative_width + (p.Nq + AGI_HOPPER_PAD + distance);
+}
+template <bool KEYS>
+VERB const float *relative_at(const agi_cuda_params &p, const agi_hopper_features &x,
+                              const fragment_place &at)
+{
+    return relative_at<KEYS>(p, x, x.relative, at);
 }
 /* The term of (row + 8, column) is that of (row, column - 8): each is loaded once, TERMS of them. */
 template <bool KEYS, int COUNT> struct relative_terms {
@@ -67,24 +83,27 @@ VERB float with_bias(float S, float bias)
 {
     return bias == -INFINITY ? bias : add_rn(S, bias);
 }
-template <class F, bool KEYS, int COUNT>
-VERB void add_bias(float (&S)[COUNT], const agi_cuda_params &p, const fragment_place &at)
+/* Calls f(n, entry) for each element n that the tensor has, the bias or its tangent. */
+template <class F, bool KEYS, int COUNT, class Function>
+VERB void each_entry(const agi_cuda_params &p, const ag_tensor &t, const fragment_place &at, Function f)
 {
-    const ag_tensor &t = p.a.bias;
     pair_entries<KEYS, COUNT> entries(p, t, at);
     if (p.aux_dtype == AG_F32) {
-        entries.each([&](int n, int64_t e) { S[n] = with_bias(S[n], ((const float *)t.data)[e]); });
+        entries.each([&](int n, int64_t e) { f(n, ((const float *)t.data)[e]); });
     } else if (entries.in_pairs(t.data, 2)) {
         entries.each_pair([&](int n, int64_t e) {
             const float2 both = F::unpack(*(const uint32_t *)((const uint16_t *)t.data + e));
-            S[n] = with_bias(S[n], both.x);
-            S[n + 1] = with_bias(S[n + 1], both.y);
+            f(n, both.x);
+            f(n + 1, both.y);
         });
     } else {
-        entries.each([&](int n, int64_t e) {
-            S[n] = with_bias(S[n], F::unpack(((const uint16_t *)t.data)[e]).x);
-        });
+        entries.each([&](int n, int64_t e) { f(n, F::unpack(((const uint16_t *)t.data)[e]).x); });
     }
+}
+template <class F, bool KEYS, int COUNT>
+VERB void add_bias(float (&S)[COUNT], const agi_cuda_params &p, const fragment_place &at)
+{
+    each_entry<F, KEYS, COUNT>(p, p.a.bias, at, [&](int n, float bias) { S[n] = with_bias(S[n], bias); });
 }
 
 /* ---- All that is added to scores; the mask is mask_bits' part, causal and window the kernels' ---- */
@@ -101,6 +120,23 @@ VERB void add_features(float (&S)[COUNT], const agi_cuda_params &p, const agi_ho
     if constexpr ((FEATURES & AGI_HAS_RELATIVE) != 0) {
         if (x.relative != nullptr) {
             add_relative<KEYS>(S, relative_at<KEYS>(p, x, at));
+        }
+    }
+}
+
+/* What the tangents of bias and table add to those of scores, where the call has them. relative: as x.relative. */
+template <class F, int FEATURES, bool KEYS, int COUNT>
+VERB void add_tangents(float (&tS)[COUNT], const agi_cuda_params &p, const agi_hopper_features &x,
+                       const float *relative, const fragment_place &at)
+{
+    if constexpr ((FEATURES & AGI_HAS_BIAS) != 0) {
+        if (p.a.tbias.data != nullptr) {
+            each_entry<F, KEYS, COUNT>(p, p.a.tbias, at, [&](int n, float t) { tS[n] = add_rn(tS[n], t); });
+        }
+    }
+    if constexpr ((FEATURES & AGI_HAS_RELATIVE) != 0) {
+        if (relative != nullptr) {
+            add_relative<KEYS>(tS, relative_at<KEYS>(p, x, relative, at));
         }
     }
 }

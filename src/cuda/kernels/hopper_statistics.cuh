@@ -120,6 +120,25 @@ template <class T, class Call> struct statistics_tile {
     {
         return L == -INFINITY ? INFINITY : (float)(L * LOG2_OF_E - (double)raise);
     }
+    /* Has the bias hidden every key from a row that has a sink? Then L is the sink. */
+    VERB bool sees_sink_alone(double L) const
+    {
+        const ag_tensor &t = f.p.a.sink;
+        return f.p.a.bias.data != nullptr && t.data != nullptr &&
+               L == load_aux(f.p.aux_dtype, t.data, h * t.strides[1], 0.0f);
+    }
+    /* L of a row, and the rest of it if `rest` is there. */
+    VERB void put_lse(float *to, float *rest, double of_row, float raise) const
+    {
+        const double L = sees_sink_alone(of_row) ? -INFINITY : of_row;
+        const bool none = L == -INFINITY;
+        if (f.lse_rest != nullptr) {
+            *to = none ? INFINITY : (float)L;
+            *rest = none ? 0 : (float)(((double)(float)L - L) * LOG2_OF_E) + raise;
+        } else {
+            *to = in_powers_of_two(L, raise);
+        }
+    }
     /* rowsum - a cotangent of L; a row that sees no key has no O. */
     VERB float delta(int row, float sum, const ag_tensor &d_lse) const
     {
@@ -167,25 +186,6 @@ template <class T> struct tile_statistics : statistics_tile<T, agi_hopper_ring> 
     VERB tile_statistics(const agi_hopper_ring &call) : base(call)
     {
     }
-    /* Has the bias hidden every key from a row that has a sink? Then L is the sink. */
-    VERB bool sees_sink_alone(double L) const
-    {
-        const ag_tensor &t = f.p.a.sink;
-        return f.p.a.bias.data != nullptr && t.data != nullptr &&
-               L == load_aux(f.p.aux_dtype, t.data, base::h * t.strides[1], 0.0f);
-    }
-    VERB void put_lse(int64_t at, double of_row) const
-    {
-        constexpr float RAISED = RAISE<typename T::F>;
-        const double L = sees_sink_alone(of_row) ? -INFINITY : of_row;
-        const bool none = L == -INFINITY;
-        if (f.lse_rest != nullptr) {
-            f.lse[at] = none ? INFINITY : (float)L;
-            f.lse_rest[at] = none ? 0 : (float)(((double)(float)L - L) * LOG2_OF_E) + RAISED;
-        } else {
-            f.lse[at] = base::in_powers_of_two(L, RAISED);
-        }
-    }
     VERB void put_rows() const
     {
         float D[EACH];
@@ -198,8 +198,9 @@ template <class T> struct tile_statistics : statistics_tile<T, agi_hopper_ring> 
             const int r = n * 32 + (int)threadIdx.x / 8, row = m * T::N + r;
             const float sum = base::sum_of_lanes(D[n]);
             if (threadIdx.x % 8 == 0) {
-                put_lse(tile * T::N + r, base::lse(row));
-                f.delta[tile * T::N + r] = base::delta(row, sum, f.p.a.d_lse);
+                const int64_t at = tile * T::N + r;
+                base::put_lse(f.lse + at, f.lse_rest + at, base::lse(row), RAISE<typename T::F>);
+                f.delta[at] = base::delta(row, sum, f.p.a.d_lse);
             }
         }
     }
@@ -216,8 +217,8 @@ template <class T> struct tile_statistics : statistics_tile<T, agi_hopper_ring> 
 
 /* ---- vjp_jvp: L, mu, D, and tD = rowsum(tO o dO + O o tdO) - tdL ---- */
 
-/* The numbers of a query, in this order. */
-enum { ROW_LSE, ROW_MU, ROW_D, ROW_TD, ROW_NUMBERS };
+/* The numbers of a query, in this order; with a bias the rest of L comes behind them. */
+enum { ROW_LSE, ROW_MU, ROW_D, ROW_TD, ROW_NUMBERS, ROW_LSE_REST = ROW_NUMBERS };
 
 template <class T> struct tile_second_statistics : statistics_tile<T, agi_hopper_second_ring> {
     typedef statistics_tile<T, agi_hopper_second_ring> base;
@@ -234,7 +235,7 @@ template <class T> struct tile_second_statistics : statistics_tile<T, agi_hopper
         const int row = m * T::N + r;
         const bool has_mu = base::is_there(row) && base::sees(row);
         float *const to = f.rows + tile * ROW_NUMBERS * T::N + r;
-        to[ROW_LSE * T::N] = base::in_powers_of_two(base::lse(row), 0);
+        base::put_lse(to + ROW_LSE * T::N, f.lse_rest + tile * T::N + r, base::lse(row), 0);
         to[ROW_MU * T::N] = has_mu ? (float)row_number(f.p.a.mu, base::s, base::h, row) : 0;
         to[ROW_D * T::N] = base::delta(row, D, f.p.a.d_lse);
         to[ROW_TD * T::N] = base::delta(row, tD, f.p.a.td_lse);
