@@ -88,7 +88,7 @@ template <class T> struct second_ring_producer {
         barrier_expect(q_full, 2 * T::TILE + memory.ROWS);
         queries.load_tiles(memory.q.tile(n), q_full, step.row, step.head);
         bulk_load(memory.numbers(n, 0), f.rows + tile * ROW_NUMBERS * T::N, ROW_NUMBERS * T::N * 4, q_full);
-        if constexpr (memory.HAS_BIAS) {
+        if constexpr (second_ring_memory<T>::HAS_BIAS) {
             bulk_load(memory.numbers(n, ROW_LSE_REST), f.lse_rest + tile * T::N, T::N * 4, q_full);
         }
         memory.d_o.begin(n, 2 * T::TILE);
