@@ -285,6 +285,17 @@ static void fill_info(const ag_plan *plan, ag_plan_info *info)
     info->deterministic = 1;
 }
 
+/* Has the map kernels of the table sm90? vjp_jvp with features is in one kernel alone, which AG_INVARIANT cannot have. */
+static bool has_hopper(const ag_plan *plan, agi_hopper_map map, int32_t limit)
+{
+    if (map == AGI_hopper_dbias) {
+        return agi_has(&plan->p, AG_BIAS) && agi_hopper_walk_of_bias(plan, limit).tiles > 0;
+    }
+    const bool in_one = map == AGI_hopper_tdkdv && !(plan->flags & AG_INVARIANT) &&
+                        agi_hopper_choose(plan, AGI_hopper_second_ring, limit).kernel >= 0;
+    return in_one || agi_hopper_choose(plan, map, limit).kernel >= 0;
+}
+
 /* The maps that run on the table sm90, with the set of score features that they have: "forward, vjp and dbias with
  * bias". Nothing if there are none. */
 static void describe_hopper(const ag_plan *plan, int32_t limit, char *text, size_t size)
@@ -302,9 +313,7 @@ static void describe_hopper(const ag_plan *plan, int32_t limit, char *text, size
     const char *set = agi_hopper_choose(plan, AGI_hopper_forward, limit).set;
     int count = 0;
     for (int n = 0; n < N_MAPS; n++) {
-        if (maps[n].map == AGI_hopper_dbias
-                ? agi_has(&plan->p, AG_BIAS) && agi_hopper_walk_of_bias(plan, limit).tiles > 0
-                : agi_hopper_choose(plan, maps[n].map, limit).kernel >= 0) {
+        if (has_hopper(plan, maps[n].map, limit)) {
             names[count++] = maps[n].name;
         }
     }

@@ -16,7 +16,7 @@ bool agi_hopper_serves_call(const agi_cuda_job *j)
         return agi_hopper_choose(j->plan, AGI_hopper_forward, limit).kernel >= 0;
     }
     if (j->k.map == AGI_VJP_JVP) {
-        return agi_hopper_choose(j->plan, AGI_hopper_tdkdv, limit).kernel >= 0;
+        return agi_hopper_choose(j->plan, AGI_hopper_tdkdv, limit).kernel >= 0 || agi_hopper_has_ring(j);
     }
     if (j->k.map == AGI_JVP) {
         return agi_hopper_choose(j->plan, AGI_hopper_jvp, limit).kernel >= 0;
@@ -68,11 +68,13 @@ void agi_hopper_lay_out_ring(agi_cuda_layout *x, agi_arena *arena, const ag_plan
     const agi_hopper_choice choice = agi_hopper_choose(plan, ring_of(map), INT32_MAX);
     const int64_t D = p->dim_qk > 64 || p->dim_v > 64 ? 128 : 64;
     const int64_t tiles = agi_saturating_product(p->heads, agi_hopper_tiles(p, choice.tile), 1, 1);
-    const bool has_rest = map == AGI_VJP && (choice.features & AGI_HAS_BIAS) != 0;
+    const bool has_rest = (choice.features & AGI_HAS_BIAS) != 0;
     const int64_t numbers[3] = {map == AGI_VJP ? 1 : 4, map == AGI_VJP, has_rest}; /* of a row */
-    for (int n = 0; n < 3 && numbers[n] > 0; n++) {
-        x->ring_rows[n] =
-            agi_take(arena, agi_saturating_product(tiles, choice.tile, numbers[n], 1), sizeof(float));
+    for (int n = 0; n < 3; n++) {
+        if (numbers[n] > 0) {
+            x->ring_rows[n] =
+                agi_take(arena, agi_saturating_product(tiles, choice.tile, numbers[n], 1), sizeof(float));
+        }
     }
     x->ring_sums = agi_take(arena, agi_saturating_product(tiles, choice.tile, D, 1), sizeof(float));
     x->ring_passes = agi_take(arena, agi_saturating_product(tiles, 2, 1, 1) + 1, sizeof(int32_t));
@@ -81,6 +83,10 @@ void agi_hopper_lay_out_ring(agi_cuda_layout *x, agi_arena *arena, const ag_plan
         x->ring_visits = agi_take(
             arena, agi_saturating_product(p->batch, p->mask_size[1], blocks, most_visits(p, choice.tile)),
             sizeof(agi_hopper_visit));
+    }
+    if (map == AGI_VJP_JVP && agi_has(p, AG_TABLE)) {
+        x->relative_tangents =
+            agi_take(arena, agi_saturating_product(p->batch, p->heads, relative_width(p), 1), sizeof(float));
     }
 }
 
@@ -683,6 +689,7 @@ static void set_second_ring(agi_cuda_job *j, agi_hopper_second_ring *f, int32_t 
     f->in_chunks = in_chunks(j);
     f->tiles = agi_hopper_tiles(j->p, tile);
     f->rows = j->x->ring_rows[0];
+    f->lse_rest = j->x->ring_rows[2];
     f->sums = j->x->ring_sums;
     f->passes = j->x->ring_passes;
     f->tickets = f->passes + 2 * j->p->heads * f->tiles;
@@ -698,7 +705,8 @@ void agi_hopper_emit_second_ring(agi_cuda_job *j)
     const int32_t limit = j->device->shared_limit;
     const agi_hopper_choice choice = agi_hopper_choose(j->plan, AGI_hopper_second_ring, limit);
     const agi_hopper_choice before = agi_hopper_choose(j->plan, AGI_hopper_second_statistics, limit);
-    agi_hopper_second_ring f = {0};
+    emit_features(j);
+    agi_hopper_second_ring f = {.x = j->features, .relative_tangents = emit_relative_tangents(j)};
     map_second(j, choice.tile, AGI_HOPPER_RING_KEYS, f.maps);
     set_second_ring(j, &f, choice.tile);
     j->k.w = (agi_cuda_part){.blocks = agi_cuda_divide_up(p->q_len, choice.tile)};

@@ -17,7 +17,7 @@ void agi_hopper_lay_out_bias_sums(agi_cuda_layout *x, agi_arena *arena, const ag
 bool agi_hopper_has_bias_gradient(const agi_cuda_job *j);
 void agi_hopper_emit_bias_gradient(agi_cuda_job *j);
 
-/* The part of the workspace of forward and vjp with features of the score; that of jvp. */
+/* The part of the workspace of forward, vjp and vjp_jvp with features of the score; that of jvp. */
 void agi_hopper_lay_out_features(agi_hopper_features *x, agi_arena *arena, const ag_plan *plan);
 void agi_hopper_lay_out_jvp(agi_cuda_layout *x, agi_arena *arena, const ag_plan *plan);
 

@@ -180,8 +180,11 @@ typedef struct {
 typedef struct {
     agi_cuda_tensor_map maps[AGI_CUDA_TDO + 1]; /* as in agi_hopper_second */
     agi_cuda_params p;
-    float *rows; /* [H][tiles][4][N]: L in powers of two, mu, D, tD */
-    float *sums; /* of tdQ, with channels as the rows of the registers */
+    agi_hopper_features x;
+    const float *relative_tangents; /* as x.relative, of the table's tangent; NULL: the call has none */
+    float *rows;                    /* [H][tiles][4][N]: L, in powers of two if there is no bias, mu, D, tD */
+    float *lse_rest;                /* [H][tiles][N] */
+    float *sums;                    /* of tdQ, with channels as the rows of the registers */
     int32_t *passes, *tickets;
     int64_t tiles;
     float scale_log2;
@@ -295,5 +298,7 @@ enum {
 #define AGI_HOPPER_SECOND_RING_SHARED(D, CONSUMERS, N, STAGES)                                               \
     (1024 + 8 * 128 * (D) + 16 * (N) * (D) + AGI_HOPPER_SECOND_SCORES(D) * 4 * 128 * (N) + 4 * (N) * (D) +   \
      32 * (N) + 176 + 2 * AGI_HOPPER_RING_WALK + 2 * AGI_HOPPER_RING_NOTE)
+/* Beside that, in sets with a bias: the rest of L of each query. */
+#define AGI_HOPPER_SECOND_REST(features, N) ((features)&AGI_HAS_BIAS ? 8 * (N) : 0)
 
 #endif

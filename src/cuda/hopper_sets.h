@@ -54,6 +54,16 @@ enum {
     AGI_HOPPER_RING_OF_SET(Y, format, dropout)                                                               \
     AGI_HOPPER_RING_OF_SET(Y, format, dropout_bias)
 
+/* vjp_jvp in one kernel, likewise. */
+#define AGI_HOPPER_SECOND_RING_OF_SET(Y, format, set)                                                        \
+    Y(hopper_second_ring, format, 64, 2, 64, 2, set) Y(hopper_second_ring, format, 128, 2, 32, 2, set)
+#define AGI_HOPPER_second_ring_sets(Y, format)                                                               \
+    AGI_HOPPER_SECOND_RING_OF_SET(Y, format, softcap)                                                        \
+    AGI_HOPPER_SECOND_RING_OF_SET(Y, format, relative)                                                       \
+    AGI_HOPPER_SECOND_RING_OF_SET(Y, format, bias)                                                           \
+    AGI_HOPPER_SECOND_RING_OF_SET(Y, format, dropout)                                                        \
+    AGI_HOPPER_SECOND_RING_OF_SET(Y, format, dropout_bias)
+
 /* jvp. Z(Y, format, set, CONSUMERS, N, STAGES for head sizes up to 64, up to 128: the same) */
 /* clang-format off */
 #define AGI_HOPPER_JVP_SETS(Z, Y, format) \

@@ -32,13 +32,13 @@ typedef struct {
     void *stats;
     double *diagonals;
     void *splits;
-    /* Of vjp in one kernel: L, D, with a bias the rest of L; of vjp_jvp: all in the first. */
+    /* Of vjp in one kernel: L, D, with a bias the rest of L; of vjp_jvp: all but the rest in the first. */
     float *ring_rows[3];
     float *ring_sums;              /* of dQ or tdQ */
     int32_t *ring_passes;          /* and the counter of tickets behind them */
     agi_hopper_visit *ring_visits; /* of vjp with a mask */
-    float *relative_tangents;
-    float *bias_sums; /* of the gradient of the bias, by part */
+    float *relative_tangents;      /* of jvp and vjp_jvp: what the table's tangent adds */
+    float *bias_sums;              /* of the gradient of the bias, by part */
     agi_hopper_features features;
     int64_t q_rows, k_rows, diagonal_tiles;
 } agi_cuda_layout;

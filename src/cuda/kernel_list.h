@@ -44,7 +44,9 @@ enum {
 #define AGI_CUDA_HOPPER_SECOND_PRE(map, format, D, CONSUMERS, N, STAGES)                                     \
     agi_kernel_hopper_second_statistics_##format##_d##D,
 #define AGI_CUDA_HOPPER_SECOND_RING(format)                                                                  \
-    AGI_HOPPER_second_ring(AGI_CUDA_HOPPER, format) AGI_HOPPER_second_ring(AGI_CUDA_HOPPER_SECOND_PRE, format)
+    AGI_HOPPER_second_ring(AGI_CUDA_HOPPER, format)                                                          \
+        AGI_HOPPER_second_ring(AGI_CUDA_HOPPER_SECOND_PRE, format)                                           \
+            AGI_HOPPER_second_ring_sets(AGI_CUDA_HOPPER_SET, format)
 #define AGI_CUDA_HOPPER_WIDE(format) AGI_HOPPER_wide(AGI_CUDA_HOPPER, format)
 #define AGI_CUDA_HOPPER_DBIAS(format)                                                                        \
     AGI_HOPPER_dbias_sets(AGI_CUDA_HOPPER_SET, format) AGI_HOPPER_dbias_sum(AGI_CUDA_NAMED, format)

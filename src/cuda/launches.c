@@ -80,7 +80,7 @@ static void lay_out(agi_cuda_layout *x, agi_arena *arena, const ag_plan *plan, a
         const int64_t heads = agi_saturating_product(p->batch, p->heads, agi_cuda_key_splits(p), 1);
         x->splits = agi_take(arena, agi_saturating_product(heads, p->dim_v + 2, 1, 1), real);
     }
-    if (map == AGI_FORWARD || map == AGI_VJP) {
+    if (map == AGI_FORWARD || map == AGI_VJP || (map == AGI_VJP_JVP && agi_hopper_may_have_ring(plan, map))) {
         agi_hopper_lay_out_features(&x->features, arena, plan);
     }
     if (map == AGI_JVP) {
@@ -442,9 +442,10 @@ static void emit_backward(agi_cuda_job *j, bool tangent)
     const bool dq = (tangent ? a->tdq : a->dq).data != NULL;
     const bool dk = (tangent ? a->tdk : a->dk).data != NULL, dv = (tangent ? a->tdv : a->dv).data != NULL;
     const bool ring = j->hopper && agi_hopper_has_ring(j);
-    const bool of_scores =
-        (a->dbias.data != NULL && !agi_hopper_has_bias_gradient(j)) || a->dtable.data != NULL;
-    if (!ring || (tangent ? a->tdsink : a->dsink).data != NULL || (!tangent && of_scores)) {
+    const bool of_bias =
+        tangent ? a->tdbias.data != NULL : a->dbias.data != NULL && !agi_hopper_has_bias_gradient(j);
+    const bool of_table = (tangent ? a->tdtable : a->dtable).data != NULL;
+    if (!ring || (tangent ? a->tdsink : a->dsink).data != NULL || of_bias || of_table) {
         emit_statistics(j);
     }
     if (ring && tangent) {

@@ -109,9 +109,13 @@ enum {
      AGI_HOPPER_SECOND_RING_SHARED(D, CONSUMERS, N, STAGES)},
 #define HOPPER_SECOND_STATISTICS(map, format, D, CONSUMERS, N, STAGES)                                       \
     {"hopper_second_statistics_" #format "_d" #D, #map "_" #format, 256, 0},
+#define HOPPER_SECOND_RING_SET(map, format, D, CONSUMERS, N, STAGES, set)                                    \
+    {#map "_" #format "_d" #D "_" #set, #map "_" #format, 128 * (CONSUMERS + 1),                             \
+     AGI_HOPPER_SECOND_RING_SHARED(D, CONSUMERS, N, STAGES) + AGI_HOPPER_SECOND_REST(AGI_SET_##set, N)},
 #define HOPPER_SECOND_RING_OF(format)                                                                        \
     AGI_HOPPER_second_ring(HOPPER_SECOND_RING, format)                                                       \
-        AGI_HOPPER_second_ring(HOPPER_SECOND_STATISTICS, format)
+        AGI_HOPPER_second_ring(HOPPER_SECOND_STATISTICS, format)                                             \
+            AGI_HOPPER_second_ring_sets(HOPPER_SECOND_RING_SET, format)
 #define HOPPER_DBIAS_SET(map, format, D, CONSUMERS, N, STAGES, set)                                          \
     {#map "_" #format "_d" #D "_" #set, #map "_" #format, 128 * (CONSUMERS + 1),                             \
      AGI_HOPPER_DBIAS_SHARED(D, CONSUMERS, N, STAGES)},
@@ -288,9 +292,10 @@ typedef struct {
                         AGI_HOPPER_ring_sets(HOPPER_SET_CHOICE, format)                                      \
                             AGI_HOPPER_second_ring(HOPPER_CHOICE, format)                                    \
                                 AGI_HOPPER_second_ring(HOPPER_SECOND_PRE_CHOICE, format)                     \
-                                    AGI_HOPPER_wide(HOPPER_WIDE_CHOICE, format)                              \
-                                        AGI_HOPPER_dbias_sets(HOPPER_SET_CHOICE, format)                     \
-                                            AGI_HOPPER_jvp_sets(HOPPER_SET_CHOICE, format)
+                                    AGI_HOPPER_second_ring_sets(HOPPER_SET_CHOICE, format)                   \
+                                        AGI_HOPPER_wide(HOPPER_WIDE_CHOICE, format)                          \
+                                            AGI_HOPPER_dbias_sets(HOPPER_SET_CHOICE, format)                 \
+                                                AGI_HOPPER_jvp_sets(HOPPER_SET_CHOICE, format)
 
 static const hopper_kernel hopper_kernels[] = {AGI_HOPPER_FORMATS(HOPPER_CHOICES)
                                                    AGI_HOPPER_forward_f32(HOPPER_CHOICE, f32)};
@@ -329,7 +334,8 @@ static int count_features(uint32_t features)
 static bool covers(const hopper_kernel *k, const ag_problem *p, int32_t shared_limit)
 {
     const int64_t D = p->dim_qk > p->dim_v ? p->dim_qk : p->dim_v;
-    const bool before = k->map == AGI_hopper_statistics || k->map == AGI_hopper_visits;
+    const bool before = k->map == AGI_hopper_statistics || k->map == AGI_hopper_second_statistics ||
+                        k->map == AGI_hopper_visits;
     const uint32_t wanted = before ? 0 : score_features_of(p);
     const uint32_t has = k->choice.features;
     return k->format == agi_cuda_format_of(p->dtype) && k->D >= D && (wanted & ~has) == 0 &&

@@ -217,6 +217,61 @@ static void vjp_with_masks(void)
            "statistics_f32 hopper_classes hopper_live hopper_dkdv_bf16_d64_mask hopper_dq_bf16_d64_mask");
 }
 
+/* vjp_jvp, with tangents and gradients of bias and table if the problem has them, launches the kernel, or does not. With
+ * all gradients, or with tdQ alone. */
+static void second_of(const char *problem, bool all, const char *kernel, bool launches)
+{
+    struct device_call x;
+    call_begin(&x, problem, 0);
+    const uint32_t flags = ag_plan_problem(x.plan)->flags;
+    const ag_tensor pairs = {x.a.q.data, {65 * 65, 65 * 65, 65, 1}};
+    ag_tensor *const results[] = {&x.a.tdq, &x.a.tdk, &x.a.tdv};
+    for (int n = 0; n < (all ? 3 : 1); n++) {
+        *results[n] = ag_bhnd(device_memory(&x, 0, CALL_BYTES), 1, 8, 16);
+    }
+    x.a.d_o = x.a.to = x.a.o;
+    x.a.mu = x.a.lse;
+    if (flags & AG_BIAS) {
+        x.a.bias = x.a.tbias = x.a.tdbias = pairs;
+        x.a.tdbias.data = device_memory(&x, 0, CALL_BYTES);
+    }
+    if (flags & AG_TABLE) {
+        x.a.table = x.a.ttable = x.a.tdtable = pairs;
+        x.a.tdtable.data = device_memory(&x, 0, CALL_BYTES);
+    }
+    CHECK_OK(ag_plan_workspace(x.plan, AG_MAP_VJP_JVP, &x.bytes));
+    x.workspace = device_memory(&x, 0, x.bytes);
+    memset(fake_state()->names, 0, sizeof fake_state()->names);
+    CHECK_OK(ag_vjp_jvp(x.plan, &x.a, NULL, x.workspace, x.bytes));
+    CHECK(has_launched(kernel) == launches, "vjp_jvp of '%s': %s", problem, kernel);
+    call_end(&x);
+}
+
+static void second_by(const char *problem, const char *kernel, bool launches)
+{
+    second_of(problem, true, kernel, launches);
+}
+
+static void second_order_of_hopper(void)
+{
+    second_by("q65 k65 d16 bf16", "hopper_second_ring_bf16_d64", true);
+    second_by("q65 k65 d16 bf16 softcap=5", "hopper_second_ring_bf16_d64_softcap", true);
+    second_by("q65 k65 d16 f16 table=3", "hopper_second_ring_f16_d64_relative", true);
+    second_by("q65 k65 d16 f16 table=3", "hopper_relative", true);
+    second_by("q65 k65 d16 f16 table=3", "tdtable_f16", true);
+    second_by("q65 k65 d16 bf16 dropout=0.1", "hopper_second_ring_bf16_d64_dropout", true);
+    second_by("q65 k65 d16 bf16 dropout=0.1", "statistics_f32", false);
+    second_by("q65 k65 d16 f16 bias", "hopper_second_ring_f16_d64_bias", true);
+    second_by("q65 k65 d16 f16 bias", "hopper_live", true);
+    second_by("q65 k65 d16 f16 bias", "statistics_f32", true); /* for tdbias */
+    second_by("q65 k65 d16 f16 bias", "tdbias_f16", true);
+    second_by("q65 k65 d16 bf16 bias dropout=0.1", "hopper_second_ring_bf16_d64_dropout_bias", true);
+    second_by("q65 k65 d16 bf16 mask", "tdq_bf16_d32_full", true);
+    second_by("q65 k65 d16 bf16 mask", "hopper_live", false);
+    second_of("q65 k65 d16 bf16 softcap=5", false, "tdq_bf16_d32_full", true);
+    second_of("q65 k65 d16 bf16 softcap=5", false, "hopper_second_ring_bf16_d64_softcap", false);
+}
+
 /* A plan takes the table sm90 on a device with at least 64 multiprocessors; on others it is refused if ATTNGRAD_ISA
  * names it. Problems without a kernel in it run on the portable ones; the plan's description says so. */
 static void table_of_hopper(void)
@@ -249,23 +304,25 @@ static void table_of_hopper(void)
     described_as("q65 k65 d129 f16 causal", "Fake GPU 0, wgmma in forward and vjp, det");
     described_as("q65 k65 d129 f16 bias", "Fake GPU 0, det");
     forward_by("q65 k65 d16 bf16 softcap=5", "hopper_forward_bf16_d64_softcap",
-               "Fake GPU 0, wgmma in forward, vjp and jvp with softcap, deterministic");
-    forward_by("q65 k65 d16 f16 alibi", "hopper_forward_f16_d64_relative", "vjp and jvp with relative, det");
-    forward_by("q65 k65 d16 f16 alibi", "hopper_relative", "vjp and jvp with relative, det");
+               "Fake GPU 0, wgmma in forward, vjp, jvp and vjp_jvp with softcap, deterministic");
+    forward_by("q65 k65 d16 f16 alibi", "hopper_forward_f16_d64_relative",
+               "jvp and vjp_jvp with relative, det");
+    forward_by("q65 k65 d16 f16 alibi", "hopper_relative", "jvp and vjp_jvp with relative, det");
     forward_by("q65 k65 d16 bf16 dropout=0.1", "hopper_forward_bf16_d64_dropout",
-               "vjp and jvp with dropout, det");
+               "vjp, jvp and vjp_jvp with dropout, det");
     described_as("q65 k65 d100 f16 bias mask", "wgmma in forward, vjp, jvp and dbias with bias_mask, det");
-    described_as("q65 k65 d100 f16 bias=bh1k", "wgmma in forward, vjp and jvp with bias, det");
+    described_as("q65 k65 d100 f16 bias=bh1k", "wgmma in forward, vjp, jvp and vjp_jvp with bias, det");
     forward_by("q65 k65 d16 bf16 mask", "hopper_classes", "vjp and jvp with mask, det");
     forward_by("q65 k65 d16 bf16 mask", "hopper_live", "vjp and jvp with mask, det");
     described_as("q65 k65 d128 bf16 mask", "wgmma in forward, vjp and jvp with mask, det");
     vjp_with_masks();
     described_as("q65 k65 d128 bf16 bias dropout=0.1",
-                 "wgmma in forward, vjp, jvp and dbias with dropout_bias, det");
+                 "wgmma in forward, vjp, jvp, vjp_jvp and dbias with dropout_bias, det");
     forward_by("q65 k65 d16 bf16 softcap=5 alibi", "forward_bf16_d32_full",
                "cuda, sm90, float32 inside, device 0, Fake GPU 0, det");
     forward_by("q65 k65 d16 bf16 softcap=300", "forward_bf16_d32_full", "Fake GPU 0, det");
     forward_by("q8 k8 d16 bf16", "forward_short_bf16_d32", "Fake GPU 0, det");
+    second_order_of_hopper();
     forward_by("q65 k65 d16 f32", "hopper_forward_f32_d64", "Fake GPU 0, wgmma in forward, det");
     forward_by("q65 k65 d16 f32 softcap=5", "forward_f32_d32_full", "Fake GPU 0, det");
     call_begin(&x, "q65 k65 d16 bf16", 0);

@@ -58,6 +58,8 @@ template <void (*KERNEL_FUNCTION)(agi_cuda_params)> static void run_map(const ag
     {agi_kernel_##map##_##format##_d##D, run<agi_hopper_second_ring, map##_##format##_d##D>},                \
         {agi_kernel_hopper_second_statistics_##format##_d##D,                                                \
          run<agi_hopper_second_ring, hopper_second_statistics_##format##_d##D>},
+#define HOPPER_SECOND_RING_SET(map, format, D, CONSUMERS, N, STAGES, set)                                    \
+    {agi_kernel_##map##_##format##_d##D##_##set, run<agi_hopper_second_ring, map##_##format##_d##D##_##set>},
 #define HOPPER_DBIAS_SET(map, format, D, CONSUMERS, N, STAGES, set)                                          \
     {agi_kernel_##map##_##format##_d##D##_##set, run<agi_hopper_dbias, map##_##format##_d##D##_##set>},
 #define HOPPER_DBIAS_SUM(name, format, threads)                                                              \
@@ -93,6 +95,7 @@ static const emulated_kernel kernels[] = {
     HOPPERS(AGI_HOPPER_second, HOPPER_SECOND, AGI_FORMAT)
 #elif defined(AGI_IMAGE_hopper_second_ring)
     HOPPERS(AGI_HOPPER_second_ring, HOPPER_SECOND_RING, AGI_FORMAT)
+        HOPPERS(AGI_HOPPER_second_ring_sets, HOPPER_SECOND_RING_SET, AGI_FORMAT)
 #elif defined(AGI_IMAGE_hopper_wide)
     HOPPERS(AGI_HOPPER_wide, HOPPER_WIDE, AGI_FORMAT)
 #elif defined(AGI_IMAGE_hopper_dbias)

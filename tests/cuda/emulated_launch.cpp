@@ -215,6 +215,8 @@ extern "C" ag_status emulate_launch_kernel(void *, const agi_cuda_entry *launch)
         run_spoiled<agi_hopper_jvp>(launch);
     } else if (strcmp(wrong_kernel, "hopper_ring") == 0) {
         run_spoiled<agi_hopper_ring>(launch);
+    } else if (strcmp(wrong_kernel, "hopper_second_ring") == 0) {
+        run_spoiled<agi_hopper_second_ring>(launch);
     } else if (strcmp(wrong_kernel, "hopper_dbias") == 0) {
         run_spoiled<agi_hopper_dbias>(launch);
     } else {

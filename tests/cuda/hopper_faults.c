@@ -36,6 +36,12 @@ static const struct hopper_problem key_blocks[N_PROBLEMS] = {
     {"h1 q200 k400 d128 f16", 0},
     {"h1 q200 k260 d40 f16", 0},
 };
+/* The same with bias and dropout. */
+static const struct hopper_problem biased_blocks[N_PROBLEMS] = {
+    {"h1 q260 k200 d100 bf16 bias=11qk causal align=bottom-right", NOT_A_NUMBER},
+    {"h1 q200 k400 d128 f16 bias=11qk dropout=0.2", 0},
+    {"h1 q200 k260 d40 f16 bias=11qk dropout=0.2", 0},
+};
 /* Head sizes above 128: many tiles of queries and of keys, hidden rows that are NaN. */
 static const struct hopper_problem wide[N_PROBLEMS] = {
     {"h1 q200 k66 d136 bf16 causal align=bottom-right", NOT_A_NUMBER},
@@ -88,6 +94,7 @@ static const struct part {
     {"tdkdv", streamed_queries, RESULT(T_TDK) | RESULT(T_TDV), false, false, false},
     {"tdq", streamed_keys, RESULT(T_TDQ), false, false, false},
     {"vjp_jvp in one kernel", key_blocks, RESULT(T_TDQ) | RESULT(T_TDK) | RESULT(T_TDV), true, true, false},
+    {"vjp_jvp with a bias", biased_blocks, RESULT(T_TDQ) | RESULT(T_TDK) | RESULT(T_TDV), true, true, false},
 };
 enum { N_PARTS = sizeof parts / sizeof parts[0] };
 
@@ -151,7 +158,7 @@ static void run_alone(int number, int schedule, const struct part *part, int fau
     setrlimit(RLIMIT_CPU, &seconds);
     make_hopper_problem(&x, problem, 7);
     if (problem->with & NOT_A_NUMBER) {
-        spoil_hidden_rows(&x);
+        spoil_hidden_rows(&x, problem->with);
     }
     emulate_schedule(schedule & 1, schedule >> 1);
     const bool ran = run_part(&x, part, fault) == AG_OK;
@@ -220,15 +227,38 @@ static void check_feature_fault(int set, uint32_t feature, const char *kernel)
     emulate_plant_feature(0, "");
     agc_arrays_destroy(&x);
 }
+/* The same in vjp_jvp; the maps before it are right. */
+static void check_second_fault(int set, uint32_t feature)
+{
+    char text[256];
+    struct arrays x;
+    int wrong = 0;
+    format_set_problem(text, sizeof text, set, 0);
+    make_hopper_problem(&x, &(struct hopper_problem){text, 0}, 7);
+    emulate_schedule(0, EMULATE_FORWARDS);
+    CHECK_OK(agc_arrays_run(&x, AG_MAP_JVP));
+    emulate_plant_feature(feature, "hopper_second_ring");
+    if (CHECK_OK(agc_arrays_run(&x, AG_MAP_VJP_JVP))) {
+        wrong = count_wrong_results(&x, VJP_JVP_RESULTS, text, false);
+    }
+    CHECK((wrong > 0) == (feature != 0), "%s, feature %u in vjp_jvp: %d results are out of the rule",
+          hopper_sets[set].name, (unsigned)feature, wrong);
+    emulate_plant_feature(0, "");
+    agc_arrays_destroy(&x);
+}
 static void check_feature_faults(void)
 {
     for (int set = 0; set < N_HOPPER_SETS; set++) {
         check_feature_fault(set, 0, "");
+        check_second_fault(set, 0);
         for (uint32_t feature = 1; feature <= hopper_sets[set].features; feature *= 2) {
             if (hopper_sets[set].features & feature) {
                 check_feature_fault(set, feature, "hopper_forward");
                 check_feature_fault(set, feature, "hopper_jvp");
                 check_feature_fault(set, feature, "hopper_ring");
+                if (!(hopper_sets[set].features & AGI_HAS_MASK)) {
+                    check_second_fault(set, feature);
+                }
                 check_feature_fault(set, feature, "hopper_dkdv");
                 check_feature_fault(set, feature, "hopper_dq");
                 if (hopper_sets[set].features & AGI_HAS_BIAS) {

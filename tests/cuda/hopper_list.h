@@ -72,6 +72,23 @@ static const struct hopper_problem hopper_list[] = {
     {"h2 kv1 q70 k90 d128 f16 causal", WITHOUT_TK | INVARIANT},
     {"b2 h1 q70 k120 d64 bf16 window=30,0 dropout=0.2", WITH_OFFSETS},
     {"b2 h2 q60 k120 d64 f16 alibi=slopes", WITH_OFFSETS},
+    /* vjp_jvp with features: rings and bands of blocks, lengths, hidden rows that are NaN, absent tangents */
+    {"h4 kv2 q200 k400 d64 bf16 softcap=2", SHORT_RINGS},
+    {"b2 h2 kv1 q80 k200 d128 bf16 softcap=3 causal", NOT_A_NUMBER},
+    {"b3 h2 kv1 q100 k140 d128 f16 packed=230,270 softcap=4 causal sink", 0},
+    {"h1 q70 k130 d64 f16 softcap=5", WITHOUT_TK | INVARIANT},
+    {"h1 q150 k300 d64 f16 alibi", SHORT_RINGS},
+    {"h2 kv1 q80 k200 d64 bf16 table=200,30 causal align=bottom-right", SHORT_RINGS},
+    {"h1 q70 k150 d128 bf16 alibi table=20", WITHOUT_TERMS},
+    {"b3 h2 kv1 q100 k140 d64 bf16 packed=230,270 dropout=0.2 causal", 0},
+    {"h2 kv1 q200 k80 d64 f16 dropout=0.4 causal align=bottom-right", NOT_A_NUMBER},
+    {"h1 q90 k140 d128 f16 dropout=0.1 grad=f32 window=60,30", 0},
+    {"b2 h2 kv1 q100 k300 d128 f16 bias=b1qk sink", HIDING_BIAS | WITH_LENGTHS},
+    {"h2 kv1 q140 k148 d64 bf16 bias=11qk sink dropout=0.3", HIDING_BIAS | SHORT_RINGS},
+    {"h2 kv1 q140 k148 d64 f16 bias=11qk causal", HIDING_BIAS | NOT_A_NUMBER},
+    {"b2 h1 q70 k140 d128 bf16 bias=11qk causal", HIDING_BIAS | NOT_A_NUMBER},
+    {"h1 q70 k130 d128 bf16 bias=11qk", WITHOUT_TERMS | WITHOUT_TQ_TV},
+    {"h1 q140 k200 d128 bf16 bias=1hqk aux=f32 causal dropout=0.2", 0},
     /* head sizes above 128 */
     {"h1 q140 k200 d256 bf16", FIRST_ORDER | WITH_LOW},
     {"h2 kv1 q130 k170 d160 f16 causal", FIRST_ORDER},
@@ -202,7 +219,7 @@ static inline void check_hopper_problem(const struct hopper_problem *problem, in
     struct arrays x;
     make_hopper_problem(&x, problem, (uint64_t)number);
     if (problem->with & NOT_A_NUMBER) {
-        spoil_hidden_rows(&x);
+        spoil_hidden_rows(&x, problem->with);
     }
     remove_tangents(&x, problem->with);
     if (!(problem->with & (FORWARD_ALONE | FIRST_ORDER)) && CHECK_OK(agc_arrays_run(&x, AG_MAP_JVP))) {

@@ -238,6 +238,9 @@ int main(int argc, char **argv)
         check_all_maps("h1 q70 k80 d64 bf16 causal scale=300");
         check_all_maps("h1 q70 k70 d20 f16 scale=300");
         check_all_maps("h1 q70 k70 d64 bf16 scale=300 softcap=50");
+        check_all_maps("h1 q70 k90 d128 f16 scale=300 softcap=100 causal");
+        check_all_maps("h1 q70 k90 d64 f16 scale=300 alibi table=20");
+        check_all_maps("h1 q70 k130 d128 bf16 scale=300 bias=1hqk dropout=0.2");
         check_all_maps("h1 q70 k90 d128 bf16 scale=300");
         check_all_maps("h1 q66 k70 d100 f16 scale=300 causal");
         check_all_maps("h1 q70 k130 d64 f32 scale=300");

@@ -32,8 +32,9 @@ enum {
     FAR_BIAS = 32768, /* the bias of one query is -1e9 for every key */
     HIDING_BIAS =
         65536, /* the bias hides every third key, all keys of every seventh query, and half of the other pairs */
-    MASK_SPARSE = 1 << 17,       /* about one of eight tiles of 128 x 128 is seen; with MASK_BY_TILES's NaN */
-    MASK_OF_HEAD_EMPTY = 1 << 18 /* beside these: the second head of the mask sees nothing */
+    MASK_SPARSE = 1 << 17, /* about one of eight tiles of 128 x 128 is seen; with MASK_BY_TILES's NaN */
+    MASK_OF_HEAD_EMPTY = 1 << 18, /* beside these: the second head of the mask sees nothing */
+    WITHOUT_TERMS = 1 << 19       /* tangents of bias and table are absent */
 };
 
 struct hopper_problem {
@@ -63,8 +64,8 @@ static inline void spoil_rows(struct arrays *x, enum tensor t, int64_t first, in
 }
 
 /* Rows of one side that the other does not see are not read: they may be NaN. With causal these are keys after the last
- * query; with alignment to the bottom right queries before the first key. */
-static inline void spoil_hidden_rows(struct arrays *x)
+ * query; with alignment to the bottom right queries before the first key; with HIDING_BIAS those that it hides. */
+static inline void spoil_hidden_rows(struct arrays *x, uint32_t with)
 {
     static const enum tensor of_keys[] = {T_K, T_V, T_TK, T_TV}, of_queries[] = {T_Q, T_D_O, T_TQ, T_TD_O};
     const ag_problem *p = ag_plan_problem(x->plan);
@@ -74,6 +75,12 @@ static inline void spoil_hidden_rows(struct arrays *x)
             spoil_rows(x, of_queries[n], 0, p->q_len - p->kv_len);
         } else {
             spoil_rows(x, of_keys[n], p->q_len, p->kv_len);
+        }
+        for (int64_t i = 0; i < p->q_len && with & HIDING_BIAS; i += 7) {
+            spoil_rows(x, of_queries[n], i, i + 1);
+        }
+        for (int64_t j = 0; j < p->kv_len && with & HIDING_BIAS; j += 3) {
+            spoil_rows(x, of_keys[n], j, j + 1);
         }
     }
 }
@@ -108,7 +115,13 @@ static inline void enlarge_tangents(struct arrays *x, uint32_t with)
 /* Tangents that are absent count as zeros: so the truth has them, before the call loses them. */
 static inline void clear_tangents(struct arrays *x, uint32_t with)
 {
+    static const enum tensor terms[] = {T_TBIAS, T_TTABLE};
     const ag_problem *p = ag_plan_problem(x->plan);
+    for (int n = 0; n < 2 && with & WITHOUT_TERMS; n++) {
+        if (x->data[terms[n]] != NULL) {
+            memset(x->data[terms[n]], 0, (size_t)x->count[terms[n]] * ag_dtype_size(p->aux_dtype));
+        }
+    }
     if (with & WITHOUT_TK) {
         memset(x->data[T_TK], 0, (size_t)(p->batch * p->kv_heads * p->kv_len * p->dim_qk) * 2);
     }
@@ -124,6 +137,9 @@ static inline void remove_tangents(struct arrays *x, uint32_t with)
     }
     if (with & WITHOUT_TQ_TV) {
         x->args.tq.data = x->args.tv.data = NULL;
+    }
+    if (with & WITHOUT_TERMS) {
+        x->args.tbias.data = x->args.ttable.data = NULL;
     }
 }
 
@@ -296,7 +312,8 @@ static inline void format_set_problem(char *text, size_t size, int set, int numb
 #define FORWARD_RESULTS (RESULT(T_O) | RESULT(T_LSE) | RESULT(T_O_LOW))
 #define VJP_RESULTS                                                                                          \
     (RESULT(T_DQ) | RESULT(T_DK) | RESULT(T_DV) | RESULT(T_DSINK) | RESULT(T_DBIAS) | RESULT(T_DTABLE))
-#define VJP_JVP_RESULTS (RESULT(T_TDQ) | RESULT(T_TDK) | RESULT(T_TDV) | RESULT(T_TDSINK))
+#define VJP_JVP_RESULTS                                                                                      \
+    (RESULT(T_TDQ) | RESULT(T_TDK) | RESULT(T_TDV) | RESULT(T_TDSINK) | RESULT(T_TDBIAS) | RESULT(T_TDTABLE))
 #define JVP_RESULTS (RESULT(T_TO) | RESULT(T_MU) | RESULT(T_TO_LOW))
 #define ALL_RESULTS (FORWARD_RESULTS | VJP_RESULTS | JVP_RESULTS | VJP_JVP_RESULTS)
 

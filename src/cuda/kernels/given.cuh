@@ -46,7 +46,8 @@ template <class T> struct given {
     columns<T> c[1];
     given_rows<T> rows;
     real shift[T::M][2];
-    long_sum<T> tangent[T::M][2], moved[T::M][2]; /* a; moved: summed over what multiplies V: so tO of a constant V is
+    long_sum<T> tangent[T::M][2],
+        moved[T::M][2]; /* a; moved: summed over what multiplies V: so tO of a constant V is
                                                      0 */
     bool shifted[T::M][2];
 

@@ -59,7 +59,8 @@ struct bias_step {
 /* Of 64 queries from i on and 64 keys from j on. */
 VERB bool sees_some(const sequence &s, int i, int j)
 {
-    return i < s.n_q && j < s.n_k && min(j + 63, s.n_k - 1) - i >= s.low && j - min(i + 63, s.n_q - 1) <= s.high;
+    return i < s.n_q && j < s.n_k && min(j + 63, s.n_k - 1) - i >= s.low &&
+           j - min(i + 63, s.n_q - 1) <= s.high;
 }
 VERB bool sees_all(const sequence &s, int i, int j)
 {

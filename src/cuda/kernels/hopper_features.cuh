@@ -22,6 +22,14 @@ VERB float capped_score(const agi_hopper_features &x, float z, float &slope)
     slope = 4 * r * (e * r);
     return fmaf(x.minus_two_caps, r, x.cap);
 }
+/* The same, and phi'' = -2 phi phi' / c^2, where 2 / c is ln 2 times the rate. */
+VERB float capped_score(const agi_hopper_features &x, float z, float &slope, float &bend)
+{
+    constexpr float LN_2 = 0.6931471805599453f;
+    const float S = capped_score(x, z, slope), two_over_cap = LN_2 * x.cap_rate;
+    bend = -0.5f * two_over_cap * two_over_cap * S * slope;
+    return S;
+}
 
 /* ---- Relative positions: ALiBi and table ---- */
 
@@ -35,7 +43,8 @@ VERB const float *relative_at(const agi_cuda_params &p, const agi_hopper_feature
     return terms + (at.s.b * p.H + at.h) * x.relative_width + (p.Nq + AGI_HOPPER_PAD + distance);
 }
 template <bool KEYS>
-VERB const float *relative_at(const agi_cuda_params &p, const agi_hopper_features &x, const fragment_place &at)
+VERB const float *relative_at(const agi_cuda_params &p, const agi_hopper_features &x,
+                              const fragment_place &at)
 {
     return relative_at<KEYS>(p, x, x.relative, at);
 }
@@ -99,7 +108,8 @@ VERB void add_bias(float (&S)[COUNT], const agi_cuda_params &p, const fragment_p
 
 /* Calls f(n, pair) for elements n and n + 1 of a warpgroup's tile that the copy engine has brought: boxes of 64
  * columns, next_box bytes apart. */
-template <int COUNT, class Function> VERB void each_pair_in_boxes(uint32_t first_box, uint32_t next_box, Function f)
+template <int COUNT, class Function>
+VERB void each_pair_in_boxes(uint32_t first_box, uint32_t next_box, Function f)
 {
     const int thread = here((int)threadIdx.x) % 128, matrix = thread % 32 / 8;
     const int r = thread / 32 * 16 + thread % 8 + matrix % 2 * 8;
@@ -156,7 +166,8 @@ constexpr VERB bool hides_by_data(int features)
     return (features & (AGI_HAS_BIAS | AGI_HAS_MASK)) != 0;
 }
 /* Of the keys of one kv head: whether they are seen at all. */
-VERB const uint8_t *live_keys(const agi_cuda_params &, const agi_hopper_features &x, const sequence &s, int kv_head)
+VERB const uint8_t *live_keys(const agi_cuda_params &, const agi_hopper_features &x, const sequence &s,
+                              int kv_head)
 {
     return x.live + s.b * x.live_batch + kv_head * x.live_head;
 }
@@ -234,7 +245,7 @@ template <bool KEYS, int COUNT> struct kept_weights {
         }
     }
 
-private:
+  private:
     enum { SIGNS_0_1 = 0x9988, SIGNS_2_3 = 0xbbaa }; /* twice each: the sign of a byte */
 
     /* Each lane has made the numbers of four keys and one query: two lanes share them if rows are queries, four if they
@@ -246,12 +257,13 @@ private:
         for (int word = 0; word < WORDS; word++) {
             const int eights = COUNT - 32 * word < 32 ? COUNT / 4 - 8 * word : 8;
             uint32_t made[4] = {};
-#pragma unroll (KEYS ? 1 : 2)
+#pragma unroll(KEYS ? 1 : 2)
             for (int m = 0; m < eights; m++) {
                 const int eight = 8 * word + m; /* of columns */
                 uint32_t x[4];
                 if (KEYS) {
-                    c.find(x, key + (uint32_t)(s / 2 * 2), query + (uint32_t)(8 * eight + lane % 4 * 2 + s % 2));
+                    c.find(x, key + (uint32_t)(s / 2 * 2),
+                           query + (uint32_t)(8 * eight + lane % 4 * 2 + s % 2));
                 } else {
                     c.find(x, key + (uint32_t)(2 * eight + lane % 4 / 2), query + (uint32_t)(lane % 2 * 8));
                 }
@@ -274,7 +286,8 @@ private:
      * those of its own key for all pairs, a transposed matrix of 4 x 4 bytes. */
     static VERB uint32_t exchange_keys(uint32_t mine)
     {
-        const uint32_t half = permute_bytes(mine, __shfl_xor_sync(~0u, mine, 8), threadIdx.x & 8 ? 0x3276 : 0x5410);
+        const uint32_t half =
+            permute_bytes(mine, __shfl_xor_sync(~0u, mine, 8), threadIdx.x & 8 ? 0x3276 : 0x5410);
         return permute_bytes(half, __shfl_xor_sync(~0u, half, 4), threadIdx.x & 4 ? 0x3715 : 0x6240);
     }
     /* Positions of keys that do not begin at a multiple of four. */

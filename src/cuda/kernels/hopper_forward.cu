@@ -21,7 +21,8 @@
 #include "cuda/kernels/hopper_results.cuh"
 
 constexpr float LOG2_E = 1.4426950408889634f;
-constexpr float LOWEST = -0x1p126f; /* of m: finite, so that a hidden pair's weight, 2^(-inf - u), needs no test */
+constexpr float LOWEST =
+    -0x1p126f; /* of m: finite, so that a hidden pair's weight, 2^(-inf - u), needs no test */
 
 /* ---- The consumers ---- */
 
@@ -46,8 +47,8 @@ template <class T> struct forward_consumer {
 
     const agi_hopper_forward &f;
     const forward_memory<T> &memory;
-    const int w;              /* of the warpgroup */
-    const bool scaled;        /* scores are multiplied by the scale */
+    const int w;       /* of the warpgroup */
+    const bool scaled; /* scores are multiplied by the scale */
     const float rate;
     const query_block<T> *at; /* of the tile, in shared memory */
     int tile, step;           /* of the block's tiles; its first tile of keys, of all that the block visits */
@@ -120,7 +121,8 @@ template <class T> struct forward_consumer {
     VERB float sink() const
     {
         const ag_tensor &t = f.p.a.sink;
-        return t.data == nullptr ? -INFINITY : load_number<float>(f.p.aux_dtype, t.data, at->h * t.strides[1]);
+        return t.data == nullptr ? -INFINITY
+                                 : load_number<float>(f.p.aux_dtype, t.data, at->h * t.strides[1]);
     }
     /* m of a row without keys: the sink counts as a score without a value. */
     VERB float first_top() const
@@ -545,8 +547,9 @@ template <class T> struct forward_consumer {
         const bool sees = max(r + at->s.low, 0) < min(r + at->s.high + 1, at->s.n_k) && met;
         const double ln2 = 0.6931471805599453, m = most, unit = scaled ? 1 : f.p.scale;
         const bool by_keys = sees && (most > first_top() || l != sink_weight(most));
-        const double L = by_keys ? m * (unit - ln2 * (double)rate) + ln2 * ((double)exponent(most) + (double)log2f(l))
-                                 : (double)sink();
+        const double L =
+            by_keys ? m * (unit - ln2 * (double)rate) + ln2 * ((double)exponent(most) + (double)log2f(l))
+                    : (double)sink();
         store_row(f.p, f.p.a.lse, AG_ACC_LSE, {at->s, at->h}, r,
                   exists(half) && (l != 0 || !by_keys) ? L : -(double)INFINITY);
     }

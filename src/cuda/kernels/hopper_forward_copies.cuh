@@ -16,8 +16,10 @@ template <class T> constexpr VERB bool has_ones()
 
 template <class T> struct forward_memory {
     static constexpr int ONES = has_ones<T>() ? T::BOX : 0; /* bytes behind each tile of V */
-    static constexpr int NOTES = 2 * T::STAGES; /* a step's is read when the next K has come, but not the one after */
-    static constexpr int BIAS = T::FEATURES & AGI_HAS_BIAS ? AGI_HOPPER_BIAS_TILE(T::CONSUMERS, T::N) : 0; /* bytes */
+    static constexpr int NOTES =
+        2 * T::STAGES; /* a step's is read when the next K has come, but not the one after */
+    static constexpr int BIAS =
+        T::FEATURES & AGI_HAS_BIAS ? AGI_HOPPER_BIAS_TILE(T::CONSUMERS, T::N) : 0; /* bytes */
     tile_ring<T::Q_SLOTS> q;
     tile_ring<T::STAGES> k, v;
     uint32_t biases; /* tiles of the bias, in the slots of K */
@@ -30,7 +32,8 @@ template <class T> struct forward_memory {
         const uint32_t barriers = biases + T::STAGES * BIAS;
         const uint32_t of_q = barriers + 4 * T::STAGES * 8, behind = of_q + 2 * T::Q_SLOTS * 8;
         static_assert(PLACES >= 2 * T::Q_SLOTS, "places stay longer than slots");
-        static_assert(PLACES * sizeof(query_block<T>) + (has_mask(T::FEATURES) ? NOTES * sizeof(key_note) : 0) <=
+        static_assert(PLACES * sizeof(query_block<T>) +
+                              (has_mask(T::FEATURES) ? NOTES * sizeof(key_note) : 0) <=
                           AGI_HOPPER_PLACES,
                       "room for places and notes");
         q = {begin, T::OWN, of_q};
@@ -103,8 +106,8 @@ template <class T> struct forward_producer {
         const box_place place = place_of(f.p.m[operand], at.s, true);
         ring.begin(step, T::TILE + more);
         for (int box = 0; box < T::BOXES; box++) {
-            box_load(ring.tile(step) + box * T::BOX, map, ring.full(step), box * 64, place.row + key, at.kv_head,
-                     place.batch);
+            box_load(ring.tile(step) + box * T::BOX, map, ring.full(step), box * 64, place.row + key,
+                     at.kv_head, place.batch);
         }
     }
     /* K, and the bias of its keys. */
@@ -165,8 +168,8 @@ template <class T> struct forward_producer {
             copy_queries(at, x);
         }
         if (step > 0) {
-            copy_keys(before, memory.v, f.v, AGI_CUDA_V, step - 1, before.key(n == 0 ? before.count - 1 : n - 1),
-                      0);
+            copy_keys(before, memory.v, f.v, AGI_CUDA_V, step - 1,
+                      before.key(n == 0 ? before.count - 1 : n - 1), 0);
         }
         if (n == 0 && T::Q_SLOTS == 1) {
             copy_queries(at, x); /* its slot is free when O has left it, which needs those values */

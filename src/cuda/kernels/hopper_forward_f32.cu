@@ -41,7 +41,8 @@ template <class T> struct planes_consumer : query_consumer<T, 2> {
     float keep[2];                   /* O' before the last tile shrinks by it */
     float q_inverse, v_inverse;      /* of the queries; of V in the last tile */
 
-    VERB planes_consumer(const agi_hopper_planes &call, const query_block<T> &block, const query_memory<T, 2> &shared)
+    VERB planes_consumer(const agi_hopper_planes &call, const query_block<T> &block,
+                         const query_memory<T, 2> &shared)
         : base(call.p, block, shared, 0), f(call)
     {
         const int row = min(at.row + w * 64, at.s.n_q - 1);
@@ -194,7 +195,8 @@ template <class T> struct planes_consumer : query_consumer<T, 2> {
     {
         chains t;
         float part[T::D / 2];
-        const float k_inverse = inverse_of_tile(AGI_CUDA_K, n), next_v_inverse = inverse_of_tile(AGI_CUDA_V, n);
+        const float k_inverse = inverse_of_tile(AGI_CUDA_K, n),
+                    next_v_inverse = inverse_of_tile(AGI_CUDA_V, n);
         memory.k.wait(n);
         memory.v.wait(n - 1);
         base::take_turn();

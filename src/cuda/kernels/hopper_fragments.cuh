@@ -19,7 +19,7 @@ VERB int fragment_column(int n)
 /* Where a fragment's entries are in a tensor: rows, columns of the tile. */
 template <bool KEYS, int COUNT> struct pair_entries {
     int64_t row[2], step; /* of the thread's first column */
-    int columns;          /* that the tensor has from there on; what lies behind its ends is hidden, and not read */
+    int columns; /* that the tensor has from there on; what lies behind its ends is hidden, and not read */
 
     VERB pair_entries(const agi_cuda_params &p, const ag_tensor &t, const fragment_place &at)
     {

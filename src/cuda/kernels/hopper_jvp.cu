@@ -34,7 +34,8 @@ template <class T> struct jvp_consumer : query_consumer<T, 2> {
     using base::sum;
     /* float16's weights begin at 2^RAISE and may fall to 2^LOWEST_RAISE; P (tS - r) stays below LARGEST. */
     static constexpr float RAISE = F::RAISED ? 6 : 0, LOWEST_RAISE = -10, LARGEST = 60000;
-    static constexpr bool CAPS = (T::FEATURES & AGI_HAS_SOFTCAP) != 0, DROPS = (T::FEATURES & AGI_HAS_DROPOUT) != 0;
+    static constexpr bool CAPS = (T::FEATURES & AGI_HAS_SOFTCAP) != 0,
+                          DROPS = (T::FEATURES & AGI_HAS_DROPOUT) != 0;
     static constexpr bool RELATIVE = (T::FEATURES & AGI_HAS_RELATIVE) != 0, MASKED = has_mask(T::FEATURES);
     /* Terms of relative positions are read before the scores are there, if there are registers for them. */
     static constexpr bool RELATIVE_EARLY = RELATIVE && T::D == 64;
@@ -44,13 +45,14 @@ template <class T> struct jvp_consumer : query_consumer<T, 2> {
     float S[T::N / 2], U[T::N / 2], O[T::D / 2], TO[T::D / 2];
     uint32_t P[T::N / 4], R[T::N / 4]; /* R = P o (tS - r) */
     float raise[2], shift[2];          /* shift: r */
-    float tangent[2], moved[2];        /* a; the same as R multiplies V, rounded: so tO of a constant V is 0 */
-    float limit[2];                    /* how far r may be from the mean; 0 until the row has seen a key */
+    float tangent[2], moved[2]; /* a; the same as R multiplies V, rounded: so tO of a constant V is 0 */
+    float limit[2];             /* how far r may be from the mean; 0 until the row has seen a key */
     kept_weights<false, T::N / 2> kept;
     mask_bits<false, T::N / 2> visible; /* if the tile is mixed */
     relative_terms<false, T::N / 2> relative;
 
-    VERB jvp_consumer(const agi_hopper_jvp &call, const query_block<T> &block, const query_memory<T, 2> &shared)
+    VERB jvp_consumer(const agi_hopper_jvp &call, const query_block<T> &block,
+                      const query_memory<T, 2> &shared)
         : base(call.p, block, shared, RAISE), f(call)
     {
         const ag_tensor &ts = f.p.a.tsink;
@@ -213,7 +215,8 @@ template <class T> struct jvp_consumer : query_consumer<T, 2> {
     {
         float factor[2];
         make_scores(n);
-        const float u[2] = {base::grow(S, 0, raise_of(0), factor[0]), base::grow(S, 1, raise_of(1), factor[1])};
+        const float u[2] = {base::grow(S, 0, raise_of(0), factor[0]),
+                            base::grow(S, 1, raise_of(1), factor[1])};
         shrink(factor);
 #pragma unroll
         for (int i = 0; i < T::N / 4; i++) {
@@ -467,7 +470,8 @@ template <class T> struct jvp_consumer : query_consumer<T, 2> {
         if (to_boxes) {
             base::template store_boxes<false>(f.to, TO, 1);
         }
-        if ((!o_boxes && a.o.data != nullptr) || !to_boxes || a.o_low.data != nullptr || a.to_low.data != nullptr) {
+        if ((!o_boxes && a.o.data != nullptr) || !to_boxes || a.o_low.data != nullptr ||
+            a.to_low.data != nullptr) {
             base::finish_tiles();
             store_matrix(O, o_boxes, a.o, a.o_low, AG_ACC_O);
             store_matrix(TO, to_boxes, a.to, a.to_low, AG_ACC_TO);

@@ -140,7 +140,7 @@ template <bool KEYS, int COUNT> struct mask_bits {
         }
     }
 
-private:
+  private:
     sixteen_bytes first[WORDS], second[WORDS]; /* of a lane's two rows or columns, between begin and end */
 
     /* The lanes that share rows have 16 columns each, those that share columns eight: they get their own of all. */

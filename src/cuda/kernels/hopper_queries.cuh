@@ -16,13 +16,15 @@
 #include "cuda/kernels/hopper_seen.cuh"
 
 constexpr float LOG2_E = 1.4426950408889634f;
-constexpr float LOWEST = -0x1p126f; /* of m: finite, so that a hidden pair's weight, 2^(-inf - u), needs no test */
+constexpr float LOWEST =
+    -0x1p126f; /* of m: finite, so that a hidden pair's weight, 2^(-inf - u), needs no test */
 
 /* A slot of a ring has a tile of each matrix. */
 template <class T, int MATRICES> struct query_memory {
     static constexpr bool HAS_BIAS = (T::FEATURES & AGI_HAS_BIAS) != 0;
     static constexpr int BIAS = HAS_BIAS ? AGI_HOPPER_BIAS_TILE(T::CONSUMERS, T::N) : 0; /* bytes */
-    static constexpr int NOTES = 2 * T::STAGES; /* a step's is read until the next K has come, but not the one after */
+    static constexpr int NOTES =
+        2 * T::STAGES; /* a step's is read until the next K has come, but not the one after */
     uint32_t q, q_full;
     query_block<T> *place; /* of the block; the notes are behind it */
     tile_ring<T::STAGES> k, v;
@@ -71,7 +73,8 @@ struct operand_place {
     box_place place;
     int channel;
 };
-template <class T> VERB operand_place find_operand(const agi_cuda_params &p, const sequence &s, int operand, int matrix)
+template <class T>
+VERB operand_place find_operand(const agi_cuda_params &p, const sequence &s, int operand, int matrix)
 {
     const bool keys = operand != AGI_CUDA_Q;
     const agi_cuda_matrix &m = p.m[operand + matrix * (AGI_CUDA_TQ - AGI_CUDA_Q)];
@@ -94,8 +97,8 @@ VERB void copy_keys(const agi_cuda_params &p, const query_block<T> &at, const ti
 }
 
 template <class T, int MATRICES>
-VERB void copy_queries(const agi_cuda_params &p, const query_block<T> &at, const query_memory<T, MATRICES> &memory,
-                       const agi_cuda_tensor_map *maps)
+VERB void copy_queries(const agi_cuda_params &p, const query_block<T> &at,
+                       const query_memory<T, MATRICES> &memory, const agi_cuda_tensor_map *maps)
 {
     barrier_expect(memory.q_full, MATRICES * T::OWN);
     for (int matrix = 0; matrix < MATRICES; matrix++) {
@@ -110,8 +113,8 @@ VERB void copy_queries(const agi_cuda_params &p, const query_block<T> &at, const
 
 /* A tile of the bias or of its tangent. */
 template <class T>
-VERB void copy_bias_tile(const query_block<T> &at, const agi_cuda_tensor_map &map, const ag_tensor &t, uint32_t to,
-                         uint32_t full, int key)
+VERB void copy_bias_tile(const query_block<T> &at, const agi_cuda_tensor_map &map, const ag_tensor &t,
+                         uint32_t to, uint32_t full, int key)
 {
     for (int n = 0; n < T::CONSUMERS * ((T::N + 63) / 64); n++) {
         const int box = n / T::CONSUMERS, w = n % T::CONSUMERS;
@@ -121,8 +124,8 @@ VERB void copy_bias_tile(const query_block<T> &at, const agi_cuda_tensor_map &ma
 }
 /* Those of bias and tangent that come in boxes. */
 template <class T, int MATRICES, class Launch>
-VERB void copy_bias(const Launch &f, const query_block<T> &at, const query_memory<T, MATRICES> &memory, int step,
-                    int key)
+VERB void copy_bias(const Launch &f, const query_block<T> &at, const query_memory<T, MATRICES> &memory,
+                    int step, int key)
 {
     constexpr int BYTES = query_memory<T, MATRICES>::BIAS;
     const int tiles = f.bias_in_boxes + f.tbias_in_boxes;
@@ -196,8 +199,8 @@ template <class T, int MATRICES> struct query_consumer {
     const agi_cuda_params &p;
     const query_block<T> &at;
     const query_memory<T, MATRICES> &memory;
-    const int w, row;           /* of the warpgroup; the thread's first query, the other is row + 8 */
-    float top[2], sum[2];       /* m; the sum of the weights, spread over the four lanes of a row */
+    const int w, row;     /* of the warpgroup; the thread's first query, the other is row + 8 */
+    float top[2], sum[2]; /* m; the sum of the weights, spread over the four lanes of a row */
 
     VERB query_consumer(const agi_cuda_params &call, const query_block<T> &block,
                         const query_memory<T, MATRICES> &shared, float raise)
@@ -400,7 +403,8 @@ template <class T, int MATRICES> struct query_consumer {
         const bool by_keys =
             sees_keys(half) && (top[half] > sink || l != sink_weight(sink, top[half], raise));
         const double L = by_keys ? m + (log((double)l) - excess * 0.6931471805599453) : sink;
-        store_statistic(p.a.lse, AG_ACC_LSE, half, exists(half) && (l != 0 || !by_keys) ? L : -(double)INFINITY);
+        store_statistic(p.a.lse, AG_ACC_LSE, half,
+                        exists(half) && (l != 0 || !by_keys) ? L : -(double)INFINITY);
     }
 
     /* May the block's rows be stored in boxes? Behind the end of a packed sequence the next one begins. */
@@ -440,7 +444,8 @@ template <class T, int MATRICES> struct query_consumer {
 
     /* Stores x into `t`, if it is given, and what rounding takes from it into `low` by any dtype and stride. All
      * warpgroups must be done with the tiles, whose memory it takes. */
-    VERB void store_rows(const float (&x)[T::D / 2], const ag_tensor *t, const ag_tensor &low, uint32_t bit) const
+    VERB void store_rows(const float (&x)[T::D / 2], const ag_tensor *t, const ag_tensor &low,
+                         uint32_t bit) const
     {
         const int warp = (int)threadIdx.x / 32 - 4, first = row - (int)threadIdx.x % 32 / 4;
         const warp_rows<T::D> rows = {memory.k.tiles + warp * 16 * T::D * 4};
@@ -450,7 +455,8 @@ template <class T, int MATRICES> struct query_consumer {
             rows.store({t, p.out_dtype, (p.a.accumulate & bit) != 0},
                        element_at(*t, at.s.view, at.h, at.s.q0 + first), left, p.Dv, false);
         }
-        rows.store({&low, p.out_dtype, false}, element_at(low, at.s.view, at.h, at.s.q0 + first), left, p.Dv, true);
+        rows.store({&low, p.out_dtype, false}, element_at(low, at.s.view, at.h, at.s.q0 + first), left, p.Dv,
+                   true);
     }
     VERB void finish_tiles() const
     {

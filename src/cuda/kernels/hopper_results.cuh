@@ -49,8 +49,8 @@ VERB void put_boxes(uint32_t slab, uint32_t next_box, const float (&x)[D / 2], i
 #pragma unroll
     for (int c = 0; c < D / 8; c += 2) {
         const int chunk = c % 8 + matrix / 2;
-        store_matrices(slab + c / 8 * next_box + r * 128 + ((chunk ^ (r % 8)) << 4), F::pack(x[4 * c], x[4 * c + 1]),
-                       F::pack(x[4 * c + 2], x[4 * c + 3]), F::pack(x[4 * c + 4], x[4 * c + 5]),
-                       F::pack(x[4 * c + 6], x[4 * c + 7]));
+        store_matrices(slab + c / 8 * next_box + r * 128 + ((chunk ^ (r % 8)) << 4),
+                       F::pack(x[4 * c], x[4 * c + 1]), F::pack(x[4 * c + 2], x[4 * c + 3]),
+                       F::pack(x[4 * c + 4], x[4 * c + 5]), F::pack(x[4 * c + 6], x[4 * c + 7]));
     }
 }

@@ -65,7 +65,8 @@ struct second_consumer : owner_consumer<T, KEYS, MATRICES, KEYS ? 4 : 2, agi_hop
         for (int pair = 0; pair < T::N / 4; pair++) {
             const int i = pair / 2 * 4 + pair % 2; /* and i + 2, of the same column */
             if constexpr (KEYS) {
-                const uint32_t stats = memory.ring.tile(n) + memory.TILES + base::column(i) * AGI_CUDA_STATS * 4;
+                const uint32_t stats =
+                    memory.ring.tile(n) + memory.TILES + base::column(i) * AGI_CUDA_STATS * 4;
                 float x[4];
                 shared_load(x, stats);
                 const row_stats<float> r = {x[0], x[1], x[2], x[3], TD ? shared_load(stats + 16) : 0, 0};

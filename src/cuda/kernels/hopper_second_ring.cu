@@ -5,7 +5,8 @@
  *     tdV += tP^T dO + P^T tdO    tdK += tdZ^T Q + dZ^T tQ
  *     tdQ^T of the tile += K^T tdZ^T + tK^T dZ^T, over all blocks
  *
- * A tangent that the call lacks is zero. float16 weights are not raised as in vjp: tP has no bound.
+ * With features of the score (hopper_sets.h) these are dZ and tdZ with phi' and phi'' of the softcap in them, P and tP in
+ * the sums of tdV what dropout keeps of them. A tangent that the call lacks is zero. float16 weights are not raised as in vjp: tP has no bound.
  *
  * Warpgroup 0: thread 0 copies, and notes down what each step is; two more threads each pass one half of the tiles of
  * tdQ on to the next block. Two warpgroups compute, 64 keys each; dZ and tdZ go through shared memory to become operands
@@ -18,20 +19,35 @@
 
 /* ---- The consumers ---- */
 
+constexpr float LOG2_E = 1.4426950408889634f;
+
 enum { BOTH = 1, WARPGROUP = 2 }; /* named barriers */
+
+/* The registers of the kernel without features: the threads that copy and pass on need theirs. */
+template <class F, int D, int CONSUMERS, int N, int STAGES, int FEATURES>
+struct second_ring_shape : hopper_shape<F, D, CONSUMERS, N, STAGES, FEATURES> {
+    static constexpr int PRODUCER_REGISTERS = 40, CONSUMER_REGISTERS = 232;
+};
 
 template <class T> struct second_ring_consumer {
     typedef typename T::F F;
     typedef second_ring_memory<T> M;
     typedef float score_tile[T::N / 2];
+    static constexpr bool CAPPED = (T::FEATURES & AGI_HAS_SOFTCAP) != 0, HAS_BIAS = M::HAS_BIAS;
+    static constexpr bool DROPS = (T::FEATURES & AGI_HAS_DROPOUT) != 0, HIDES = hides_by_data(T::FEATURES);
+    /* Something is added to scores: then they are multiplied by the scale; else weights are made of the products. */
+    static constexpr bool ADDS = (T::FEATURES & (AGI_HAS_RELATIVE | AGI_HAS_BIAS)) != 0;
+    static_assert(!has_mask(T::FEATURES), "with a mask vjp_jvp is portable");
+    static_assert(!CAPPED || T::FEATURES == AGI_HAS_SOFTCAP, "with a softcap weights are made at once");
 
     const agi_hopper_second_ring &f;
     const M &memory;
-    const int w;                 /* the warpgroup */
-    uint32_t n = 0;              /* tiles of queries so far */
-    score_tile Z, tZ, dP, tdP;   /* then P, tP, dZ, tdZ; the latter two without the scale */
+    const int w;                   /* the warpgroup */
+    uint32_t n = 0;                /* tiles of queries so far */
+    score_tile Z, tZ, dP, tdP;     /* then P, tP, dZ, tdZ; the latter two without the scale */
     uint32_t weights[4][T::N / 4]; /* P, tP, dZ, tdZ as operands */
     float tdK[T::D / 2], tdV[T::D / 2], tdQ[16];
+    kept_weights<true, T::N / 2> kept;
 
     VERB second_ring_consumer(const agi_hopper_second_ring &call, const M &shared)
         : f(call), memory(shared), w(uniform((int)threadIdx.x / 128 - 1))
@@ -61,6 +77,10 @@ template <class T> struct second_ring_consumer {
     VERB int query(int row) const
     {
         return row + lane() % 4 * 2;
+    }
+    VERB fragment_place place(const key_walk<T> &at) const
+    {
+        return {at.s, memory.note(n).head, key(at), memory.note(n).row};
     }
 
     /* ---- Products ---- */
@@ -138,11 +158,13 @@ template <class T> struct second_ring_consumer {
 
     /* ---- Rows that may hold anything become zeros in shared memory ---- */
 
-    VERB void clear_rows(uint32_t matrix, uint32_t box, int rows, int first, int end) const
+    /* Rows r of a matrix of boxes that are not in first <= r < end, or for which is_dead(r). */
+    template <class Function>
+    VERB void clear_rows(uint32_t matrix, uint32_t box, int rows, int first, int end, Function is_dead) const
     {
 #pragma unroll 1
         for (int i = in_group(); i < rows * T::BOXES * 8; i += 128) {
-            clear_chunk(matrix, box, rows, first, end, i);
+            clear_chunk(matrix, box, rows, HIDES && is_dead(i / 8 % rows) ? rows : first, end, i);
         }
     }
     /* Own keys that no query sees. */
@@ -150,24 +172,42 @@ template <class T> struct second_ring_consumer {
     {
         const int first = max(at.s.low, 0) - at.row - w * 64;
         const int end = min(at.s.n_k, at.s.n_q + min(at.s.high, FAR / 2)) - at.row - w * 64;
-        if (first > 0 || end < 64) {
+        const uint8_t *const live = live_keys(f.p, f.x, at.s, at.kv_head) + at.row + w * 64;
+        const auto is_dead = [&](int r) { return live[r] == 0; };
+        if (first > 0 || end < 64 || (HIDES && has_dead_keys<64>(live))) {
 #pragma unroll 1
             for (int matrix = 0; matrix < MATRICES; matrix++) {
-                clear_rows(memory.own + matrix * T::OWN + w * T::SLAB, 2 * T::SLAB, 64, first, end);
+                clear_rows(memory.own + matrix * T::OWN + w * T::SLAB, 2 * T::SLAB, 64, first, end, is_dead);
             }
             shared_fence();
         }
         named_sync(BOTH, 256); /* either warpgroup multiplies the keys of both */
     }
+    /* Does query r of the tile see no key at all? */
+    VERB bool is_blind(int r) const
+    {
+        return shared_load(memory.numbers(n, ROW_LSE) + r * 4) == INFINITY;
+    }
+    /* Has the tile such queries? The same answer in the whole warp. */
+    VERB bool has_blind_queries() const
+    {
+        bool any = false;
+#pragma unroll
+        for (int r = 0; r < T::N; r += 32) {
+            any |= is_blind(r + lane());
+        }
+        return __any_sync(~0u, any);
+    }
     /* Queries that see no key of the block. */
     VERB void clear_tiles(const key_walk<T> &at, int row) const
     {
         const int first = at.from - row, end = at.to - row;
+        const auto is_dead = [&](int r) { return is_blind(r); };
         memory.d_o.wait(n);
 #pragma unroll 1
         for (int tangent = 0; tangent < 2; tangent++) {
-            clear_rows(memory.q.tile(n) + tangent * T::TILE, T::BOX, T::N, first, end);
-            clear_rows(memory.d_o.tile(n) + tangent * T::TILE, T::BOX, T::N, first, end);
+            clear_rows(memory.q.tile(n) + tangent * T::TILE, T::BOX, T::N, first, end, is_dead);
+            clear_rows(memory.d_o.tile(n) + tangent * T::TILE, T::BOX, T::N, first, end, is_dead);
         }
         shared_fence();
         named_sync(WARPGROUP + w, 128);
@@ -188,22 +228,42 @@ template <class T> struct second_ring_consumer {
             x[i] = Z[i] == 0 ? 0 : x[i];
         }
     }
-    /* P = exp(Z scale - L) and tP = P o (tZ scale - mu). */
+    /* What is added to scores, and what to their tangents. */
+    VERB void add_terms(const key_walk<T> &at)
+    {
+        const float scale = (float)f.p.scale;
+#pragma unroll
+        for (int i = 0; i < T::N / 2; i++) {
+            Z[i] = mul_rn(Z[i], scale);
+            tZ[i] = mul_rn(tZ[i], scale);
+        }
+        add_features<F, T::FEATURES, true>(Z, f.p, f.x, place(at));
+        add_tangents<F, T::FEATURES, true>(tZ, f.p, f.x, f.relative_tangents, place(at));
+    }
+    /* P = exp(S - L) and tP = P o (tS - mu), where S = Z scale and tS = tZ scale if nothing is added to them. */
     VERB void make_weights(const key_walk<T> &at, bool edge)
     {
-        const float scale_log2 = f.scale_log2, scale = (float)f.p.scale;
+        const float rate = ADDS ? LOG2_E : f.scale_log2, scale = ADDS ? 1 : (float)f.p.scale;
         const uint32_t of_lane = lane() % 4 * 8;
+        if constexpr (ADDS) {
+            add_terms(at);
+        }
 #pragma unroll
         for (int j = 0; j < T::N / 8; j++) {
             const float2 L = numbers(ROW_LSE, j, of_lane), mu = numbers(ROW_MU, j, of_lane);
+            const float2 rest = HAS_BIAS ? numbers(ROW_LSE_REST, j, of_lane) : float2{};
 #pragma unroll
             for (int i = 4 * j; i < 4 * j + 4; i++) {
-                Z[i] = exp2_fast(fmaf(Z[i], scale_log2, i % 2 == 0 ? -L.x : -L.y));
+                const float of_row = i % 2 == 0 ? L.x : L.y;
+                Z[i] = exp2_fast(HAS_BIAS ? fmaf(add_rn(Z[i], -of_row), rate, i % 2 == 0 ? rest.x : rest.y)
+                                          : fmaf(Z[i], rate, -of_row));
                 tZ[i] = fmaf(tZ[i], scale, i % 2 == 0 ? -mu.x : -mu.y);
             }
         }
         if (edge) {
             hide_pairs(*this, at, memory.note(n).row, Z);
+        }
+        if (edge || HIDES) {
             clear_behind(tZ);
         }
 #pragma unroll
@@ -212,11 +272,65 @@ template <class T> struct second_ring_consumer {
         }
         pack(weights[0], Z);
         pack(weights[1], tZ);
+        if constexpr (DROPS) {
+#pragma unroll
+            for (int i = 0; i < T::N / 4; i++) {
+                const uint32_t both = (kept[2 * i] ? 0xffffu : 0) | (kept[2 * i + 1] ? 0xffff0000u : 0);
+                weights[0][i] &= both;
+                weights[1][i] &= both;
+            }
+        }
+    }
+    /* With a softcap: P and tP packed, and in the place of Z and tZ what stands for them in dZ and tdZ:
+     *
+     *     dZ = dS o phi' = (P o phi') o (dP - D)
+     *     tdZ = tdS o phi' + dS o phi'' o tZ = (tP o phi' + P o phi'' o tZ) o (dP - D) + (P o phi') o (tdP - tD) */
+    VERB void make_capped_weights(const key_walk<T> &at, bool edge)
+    {
+        const float scale = (float)f.p.scale;
+        const uint32_t of_lane = lane() % 4 * 8;
+#pragma unroll
+        for (int j = 0; j < T::N / 8; j++) {
+            const float2 L = numbers(ROW_LSE, j, of_lane), mu = numbers(ROW_MU, j, of_lane);
+            float P[4], tP[4];
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                float &z = Z[4 * j + i], &tz = tZ[4 * j + i], slope, bend;
+                const float S = capped_score(f.x, mul_rn(z, scale), slope, bend);
+                tz *= scale;
+                P[i] = exp2_fast(fmaf(S, LOG2_E, i % 2 == 0 ? -L.x : -L.y));
+                tP[i] = P[i] * fmaf(tz, slope, i % 2 == 0 ? -mu.x : -mu.y);
+                z = P[i] * slope;
+                tz = fmaf(tP[i], slope, P[i] * (bend * tz));
+            }
+            pack_four(weights[0], j, P);
+            pack_four(weights[1], j, tP);
+        }
+        if (edge) {
+            each_hidden(*this, at, memory.note(n).row, [&](int i) {
+                const uint32_t other = i % 2 == 0 ? 0xffff0000u : 0xffffu;
+                Z[i] = tZ[i] = 0;
+                weights[0][i / 2] &= other;
+                weights[1][i / 2] &= other;
+            });
+        }
+    }
+    /* M o dP and M o tdP; M: what dropout multiplies weights with. */
+    VERB void drop_gradients()
+    {
+#pragma unroll
+        for (int i = 0; i < T::N / 2; i++) {
+            dP[i] = kept[i] ? dP[i] * f.x.inverse_keep : 0;
+            tdP[i] = kept[i] ? tdP[i] * f.x.inverse_keep : 0;
+        }
     }
     /* dZ = P o (dP - D) and tdZ = tP o (dP - D) + P o (tdP - tD). */
     VERB void make_gradients(bool edge)
     {
         const uint32_t of_lane = lane() % 4 * 8;
+        if constexpr (DROPS) {
+            drop_gradients();
+        }
 #pragma unroll
         for (int j = 0; j < T::N / 8; j++) {
             const float2 D = numbers(ROW_D, j, of_lane), tD = numbers(ROW_TD, j, of_lane);
@@ -227,12 +341,18 @@ template <class T> struct second_ring_consumer {
                 dP[i] = Z[i] * x;
             }
         }
-        if (edge) {
+        if (edge || HIDES) {
             clear_behind(dP);
             clear_behind(tdP);
         }
         pack(weights[2], dP);
         pack(weights[3], tdP);
+    }
+    /* Four numbers of columns 8 j on. */
+    VERB void pack_four(uint32_t (&to)[T::N / 4], int j, const float (&x)[4]) const
+    {
+        to[2 * j] = F::pack(x[0], x[1]);
+        to[2 * j + 1] = F::pack(x[2], x[3]);
     }
     VERB void pack(uint32_t (&to)[T::N / 4], const score_tile &x) const
     {
@@ -315,8 +435,10 @@ template <class T> struct second_ring_consumer {
     VERB void store_tdq(const key_walk<T> &at)
     {
         const ag_tensor &t = f.p.a.tdq;
-        const int queries = memory.note(n).row + (T::D == 64 ? w * 32 : 0), channels = T::D == 64 ? 0 : w * 64;
-        const int rows = (f.p.flags & AG_PACKED ? at.s.n_q : (int)f.p.Nq) - queries, width = f.p.Dk - channels;
+        const int queries = memory.note(n).row + (T::D == 64 ? w * 32 : 0),
+                  channels = T::D == 64 ? 0 : w * 64;
+        const int rows = (f.p.flags & AG_PACKED ? at.s.n_q : (int)f.p.Nq) - queries,
+                  width = f.p.Dk - channels;
         const int head = memory.note(n).head;
         const int64_t place = element_at(t, at.s.view, head, at.s.q0 + queries) + channels * t.strides[3];
         const float scale = (float)f.p.scale;
@@ -363,15 +485,22 @@ template <class T> struct second_ring_consumer {
         memory.q.wait(n);
         const uint32_t flags = uniform((int)memory.note(n).flags);
         const bool edge = flags >> w & ring_note::EDGE;
-        if (flags & ring_note::UNSEEN) {
+        if (flags & ring_note::UNSEEN || (HIDES && has_blind_queries())) {
             clear_tiles(at, memory.note(n).row);
         }
         products_begin();
         start_scores();
+        if constexpr (DROPS) {
+            kept.find(f.p, place(at));
+        }
         products_wait<1>();
         hold(Z);
         hold(tZ);
-        make_weights(at, edge);
+        if constexpr (CAPPED) {
+            make_capped_weights(at, edge);
+        } else {
+            make_weights(at, edge);
+        }
         products_wait<0>();
         hold(dP);
         hold(tdP);
@@ -422,8 +551,8 @@ template <class T> struct second_ring_consumer {
             }
         }
     }
-    VERB void store(const key_walk<T> &at, const ag_tensor &t, uint32_t bit, bool pairs, const float (&x)[T::D / 2],
-                    int width) const
+    VERB void store(const key_walk<T> &at, const ag_tensor &t, uint32_t bit, bool pairs,
+                    const float (&x)[T::D / 2], int width) const
     {
         const int rows = f.p.flags & AG_PACKED ? at.s.n_k : (int)f.p.Nk;
         if (t.data == nullptr) {
@@ -441,13 +570,13 @@ template <class T> struct second_ring_consumer {
     }
     VERB void finish(const key_walk<T> &at)
     {
-        const float scale = (float)f.p.scale;
+        const float scale = (float)f.p.scale, lower = DROPS ? f.x.inverse_keep : 1;
         const int j = key(at);
 #pragma unroll
         for (int i = 0; i < T::D / 2; i++) {
             const bool there = j + i / 2 % 2 * 8 < at.s.n_k;
             tdK[i] = there ? tdK[i] * scale : 0;
-            tdV[i] = there ? tdV[i] : 0;
+            tdV[i] = there ? tdV[i] * lower : 0;
         }
         named_sync(BOTH, 256); /* nobody needs the own matrices any more */
         store(at, f.p.a.tdk, AG_ACC_TDK, f.tdk_in_pairs, tdK, f.p.Dk);
@@ -514,6 +643,12 @@ template <class T> VERB void run_hopper_second_ring(const agi_hopper_second_ring
     {                                                                                                        \
         run_##map<hopper_shape<format, D, CONSUMERS, N, STAGES>>(f);                                         \
     }
+#define AGI_HOPPER_SET_KERNEL(map, format, D, CONSUMERS, N, STAGES, set)                                     \
+    KERNEL void __launch_bounds__(128 * (CONSUMERS + 1), 1)                                                  \
+        map##_##format##_d##D##_##set(const __grid_constant__ agi_hopper_second_ring f)                      \
+    {                                                                                                        \
+        run_##map<second_ring_shape<format, D, CONSUMERS, N, STAGES, AGI_SET_##set>>(f);                     \
+    }
 #define AGI_HOPPER_STATISTICS(map, format, D, CONSUMERS, N, STAGES)                                          \
     KERNEL void __launch_bounds__(256)                                                                       \
         hopper_second_statistics_##format##_d##D(const __grid_constant__ agi_hopper_second_ring f)           \
@@ -522,4 +657,5 @@ template <class T> VERB void run_hopper_second_ring(const agi_hopper_second_ring
     }
 #define AGI_HOPPER_KERNELS(list, kernel, format) list(kernel, format)
 AGI_HOPPER_KERNELS(AGI_HOPPER_second_ring, AGI_HOPPER_KERNEL, AGI_FORMAT)
+AGI_HOPPER_KERNELS(AGI_HOPPER_second_ring_sets, AGI_HOPPER_SET_KERNEL, AGI_FORMAT)
 AGI_HOPPER_KERNELS(AGI_HOPPER_second_ring, AGI_HOPPER_STATISTICS, AGI_FORMAT)

@@ -10,7 +10,8 @@ template <class T> struct second_ring_memory : passing_memory<T, 1> {
     typedef passing_memory<T, 1> base;
     static constexpr int BUFFERS = AGI_HOPPER_SECOND_SCORES(T::D); /* of dS and tdS */
     static constexpr int SCORES = 2 * T::N * KEYS_OF_BLOCK * 2;    /* bytes of one */
-    static constexpr int ROWS = ROW_NUMBERS * T::N * 4;            /* of the numbers of a tile's queries */
+    static constexpr bool HAS_BIAS = (T::FEATURES & AGI_HAS_BIAS) != 0;
+    static constexpr int ROWS = (ROW_NUMBERS + HAS_BIAS) * T::N * 4; /* of the numbers of a tile's queries */
     uint32_t own, own_full, own_empty;
     tile_ring<2, uint32_t> q, d_o; /* Q and tQ, dO and tdO */
     uint32_t scores, scores_read, rows;
@@ -86,7 +87,10 @@ template <class T> struct second_ring_producer {
         memory.note(n) = step;
         barrier_expect(q_full, 2 * T::TILE + memory.ROWS);
         queries.load_tiles(memory.q.tile(n), q_full, step.row, step.head);
-        bulk_load(memory.numbers(n, 0), f.rows + tile * ROW_NUMBERS * T::N, memory.ROWS, q_full);
+        bulk_load(memory.numbers(n, 0), f.rows + tile * ROW_NUMBERS * T::N, ROW_NUMBERS * T::N * 4, q_full);
+        if constexpr (second_ring_memory<T>::HAS_BIAS) {
+            bulk_load(memory.numbers(n, ROW_LSE_REST), f.lse_rest + tile * T::N, T::N * 4, q_full);
+        }
         memory.d_o.begin(n, 2 * T::TILE);
         d_o.load_tiles(memory.d_o.tile(n), d_o_full, step.row, step.head);
         n++;

@@ -17,7 +17,8 @@ struct output_pair {
 };
 
 /* Of eight channels of a row. */
-VERB float dot_of_chunk(const agi_cuda_params &p, const output_pair &t, const sequence &s, int h, int row, int c)
+VERB float dot_of_chunk(const agi_cuda_params &p, const output_pair &t, const sequence &s, int h, int row,
+                        int c)
 {
     const int64_t x = element_at(t.x, s.view, h, s.q0 + row), y = element_at(t.y, s.view, h, s.q0 + row);
     const int64_t low = element_at(t.low, s.view, h, s.q0 + row);
@@ -37,7 +38,8 @@ VERB float dot_of_chunk(const agi_cuda_params &p, const output_pair &t, const se
 }
 /* The same where eight channels are 16 bytes in a row. */
 template <class F>
-VERB float dot_of_bytes(const agi_cuda_params &p, const output_pair &pair, const sequence &s, int h, int row, int c)
+VERB float dot_of_bytes(const agi_cuda_params &p, const output_pair &pair, const sequence &s, int h, int row,
+                        int c)
 {
     struct alignas(16) chunk {
         uint32_t words[4];
@@ -47,13 +49,15 @@ VERB float dot_of_bytes(const agi_cuda_params &p, const output_pair &pair, const
 #pragma unroll
     for (int n = 0; n < 3; n++) {
         if (t[n]->data != nullptr && c < p.Dv) {
-            x[n] = *(const chunk *)((const uint16_t *)t[n]->data + element_at(*t[n], s.view, h, s.q0 + row) + c);
+            x[n] =
+                *(const chunk *)((const uint16_t *)t[n]->data + element_at(*t[n], s.view, h, s.q0 + row) + c);
         }
     }
     float sum = 0, of_low = 0;
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        const float2 o = F::unpack(x[0].words[i]), g = F::unpack(x[1].words[i]), low = F::unpack(x[2].words[i]);
+        const float2 o = F::unpack(x[0].words[i]), g = F::unpack(x[1].words[i]),
+                     low = F::unpack(x[2].words[i]);
         sum = fmaf(o.y, g.y, fmaf(o.x, g.x, sum));
         of_low = fmaf(low.y, g.y, fmaf(low.x, g.x, of_low));
     }
@@ -92,7 +96,8 @@ template <class T, class Call> struct statistics_tile {
 #pragma unroll
         for (int c = 0; c < T::D; c += 64) {
             const int mine = c + (int)threadIdx.x % 8 * 8;
-            sum += f.in_chunks ? dot_of_bytes<F>(f.p, t, s, h, row, mine) : dot_of_chunk(f.p, t, s, h, row, mine);
+            sum += f.in_chunks ? dot_of_bytes<F>(f.p, t, s, h, row, mine)
+                               : dot_of_chunk(f.p, t, s, h, row, mine);
         }
         return sum;
     }
@@ -119,6 +124,25 @@ template <class T, class Call> struct statistics_tile {
     static VERB float in_powers_of_two(double L, float raise)
     {
         return L == -INFINITY ? INFINITY : (float)(L * LOG2_OF_E - (double)raise);
+    }
+    /* Have bias and mask hidden every key from a row that has a sink? Then L is the sink. */
+    VERB bool sees_sink_alone(double L) const
+    {
+        const ag_tensor &t = f.p.a.sink;
+        return (f.p.a.bias.data != nullptr || f.p.a.mask.data != nullptr) && t.data != nullptr &&
+               L == load_aux(f.p.aux_dtype, t.data, h * t.strides[1], 0.0f);
+    }
+    /* L of a row, and the rest of it if `rest` is there. */
+    VERB void put_lse(float *to, float *rest, double of_row, float raise) const
+    {
+        const double L = sees_sink_alone(of_row) ? -INFINITY : of_row;
+        const bool none = L == -INFINITY;
+        if (f.lse_rest != nullptr) {
+            *to = none ? INFINITY : (float)L;
+            *rest = none ? 0 : (float)(((double)(float)L - L) * LOG2_OF_E) + raise;
+        } else {
+            *to = in_powers_of_two(L, raise);
+        }
     }
     /* rowsum - a cotangent of L; a row that sees no key has no O. */
     VERB float delta(int row, float sum, const ag_tensor &d_lse) const
@@ -168,25 +192,6 @@ template <class T> struct tile_statistics : statistics_tile<T, agi_hopper_ring> 
     VERB tile_statistics(const agi_hopper_ring &call) : base(call)
     {
     }
-    /* Have bias and mask hidden every key from a row that has a sink? Then L is the sink. */
-    VERB bool sees_sink_alone(double L) const
-    {
-        const ag_tensor &t = f.p.a.sink;
-        return (f.p.a.bias.data != nullptr || f.p.a.mask.data != nullptr) && t.data != nullptr &&
-               L == load_aux(f.p.aux_dtype, t.data, base::h * t.strides[1], 0.0f);
-    }
-    VERB void put_lse(int64_t at, double of_row) const
-    {
-        constexpr float RAISED = RAISE<typename T::F>;
-        const double L = sees_sink_alone(of_row) ? -INFINITY : of_row;
-        const bool none = L == -INFINITY;
-        if (f.lse_rest != nullptr) {
-            f.lse[at] = none ? INFINITY : (float)L;
-            f.lse_rest[at] = none ? 0 : (float)(((double)(float)L - L) * LOG2_OF_E) + RAISED;
-        } else {
-            f.lse[at] = base::in_powers_of_two(L, RAISED);
-        }
-    }
     VERB void put_rows() const
     {
         float D[EACH];
@@ -199,8 +204,9 @@ template <class T> struct tile_statistics : statistics_tile<T, agi_hopper_ring> 
             const int r = n * 32 + (int)threadIdx.x / 8, row = m * T::N + r;
             const float sum = base::sum_of_lanes(D[n]);
             if (threadIdx.x % 8 == 0) {
-                put_lse(tile * T::N + r, base::lse(row));
-                f.delta[tile * T::N + r] = base::delta(row, sum, f.p.a.d_lse);
+                const int64_t at = tile * T::N + r;
+                base::put_lse(f.lse + at, f.lse_rest + at, base::lse(row), RAISE<typename T::F>);
+                f.delta[at] = base::delta(row, sum, f.p.a.d_lse);
             }
         }
     }
@@ -224,8 +230,8 @@ template <class T> struct tile_statistics : statistics_tile<T, agi_hopper_ring> 
 
 /* ---- vjp_jvp: L, mu, D, and tD = rowsum(tO o dO + O o tdO) - tdL ---- */
 
-/* The numbers of a query, in this order. */
-enum { ROW_LSE, ROW_MU, ROW_D, ROW_TD, ROW_NUMBERS };
+/* The numbers of a query, in this order; with a bias the rest of L comes behind them. */
+enum { ROW_LSE, ROW_MU, ROW_D, ROW_TD, ROW_NUMBERS, ROW_LSE_REST = ROW_NUMBERS };
 
 template <class T> struct tile_second_statistics : statistics_tile<T, agi_hopper_second_ring> {
     typedef statistics_tile<T, agi_hopper_second_ring> base;
@@ -242,7 +248,7 @@ template <class T> struct tile_second_statistics : statistics_tile<T, agi_hopper
         const int row = m * T::N + r;
         const bool has_mu = base::is_there(row) && base::sees(row);
         float *const to = f.rows + tile * ROW_NUMBERS * T::N + r;
-        to[ROW_LSE * T::N] = base::in_powers_of_two(base::lse(row), 0);
+        base::put_lse(to + ROW_LSE * T::N, f.lse_rest + tile * T::N + r, base::lse(row), 0);
         to[ROW_MU * T::N] = has_mu ? (float)row_number(f.p.a.mu, base::s, base::h, row) : 0;
         to[ROW_D * T::N] = base::delta(row, D, f.p.a.d_lse);
         to[ROW_TD * T::N] = base::delta(row, tD, f.p.a.td_lse);

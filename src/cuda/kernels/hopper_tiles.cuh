@@ -11,16 +11,18 @@ template <class F_, int D_, int CONSUMERS_, int N_, int STAGES_, int FEATURES_ =
     static constexpr int FEATURES = FEATURES_; /* AGI_HAS_* of hopper_sets.h */
     static constexpr int D = D_, CONSUMERS = CONSUMERS_, N = N_, STAGES = STAGES_;
     static constexpr int ROWS = 64 * CONSUMERS, THREADS = 128 * (CONSUMERS + 1);
-    static constexpr int BOXES = D / 64;        /* a row of a box is 64 channels */
-    static constexpr int SLAB = 64 * 128;       /* bytes of a box of 64 queries */
-    static constexpr int BOX = N * 128;         /* of one of N keys */
+    static constexpr int BOXES = D / 64;  /* a row of a box is 64 channels */
+    static constexpr int SLAB = 64 * 128; /* bytes of a box of 64 queries */
+    static constexpr int BOX = N * 128;   /* of one of N keys */
     static constexpr int OWN = BOXES * ROWS * 128, TILE = BOXES * BOX;
     static constexpr int STEPS = STAGES; /* of vjp and vjp_jvp: notes of so many steps stay */
     static constexpr int Q_SLOTS = AGI_HOPPER_Q_SLOTS(D); /* of forward: tiles of queries at once */
     /* Registers of a thread: what the producer gives up, the consumers take. A launch has 65,536 / THREADS each. */
     static constexpr int PRODUCER_REGISTERS = CONSUMERS != 2 ? 32 : FEATURES == 0 ? 40 : 24;
-    static constexpr int CONSUMER_REGISTERS =
-        CONSUMERS == 4 ? 112 : CONSUMERS == 3 ? 160 : FEATURES == 0 ? 232 : 240;
+    static constexpr int CONSUMER_REGISTERS = CONSUMERS == 4   ? 112
+                                              : CONSUMERS == 3 ? 160
+                                              : FEATURES == 0  ? 232
+                                                               : 240;
     static constexpr bool PLACE_IN_MEMORY = false; /* see run_queries */
 };
 
@@ -181,8 +183,8 @@ template <class Call> struct box_copy {
     {
         const agi_cuda_matrix &m = f.p.m[operand_of(f, keys, matrix)];
         const box_place place = place_of(m, s, keys);
-        box_load(to, map_of(f, keys, matrix), full, box * 64, m.data == nullptr ? -rows : place.row + row, head,
-                 place.batch);
+        box_load(to, map_of(f, keys, matrix), full, box * 64, m.data == nullptr ? -rows : place.row + row,
+                 head, place.batch);
     }
 };
 
@@ -191,7 +193,8 @@ template <class T, int FIRST, int COUNT, class Call> struct side_copy {
     const Call &f;
     bool keys;
     box_place places[COUNT];
-    int channels[COUNT]; /* the first; beyond the tensor's width, where boxes are zero, if the call lacks the matrix */
+    int channels
+        [COUNT]; /* the first; beyond the tensor's width, where boxes are zero, if the call lacks the matrix */
 
     VERB side_copy(const Call &call, const sequence &s, bool of_keys) : f(call), keys(of_keys)
     {

@@ -89,13 +89,14 @@ VERB void box_prefetch(const agi_cuda_tensor_map &map)
 {
     asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
 }
-VERB void box_load(uint32_t to, const agi_cuda_tensor_map &map, uint32_t barrier, int channel, int row, int head,
-                   int batch)
+VERB void box_load(uint32_t to, const agi_cuda_tensor_map &map, uint32_t barrier, int channel, int row,
+                   int head, int batch)
 {
-    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, "
-                 "%6}], [%2];" ::"r"(to),
-                 "l"(&map), "r"(barrier), "r"(channel), "r"(row), "r"(head), "r"(batch)
-                 : "memory");
+    asm volatile(
+        "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, "
+        "%6}], [%2];" ::"r"(to),
+        "l"(&map), "r"(barrier), "r"(channel), "r"(row), "r"(head), "r"(batch)
+        : "memory");
 }
 /* `bytes` bytes in a row, a multiple of 16, as both addresses are. */
 VERB void bulk_load(uint32_t to, const void *from, uint32_t bytes, uint32_t barrier)
@@ -107,9 +108,10 @@ VERB void bulk_load(uint32_t to, const void *from, uint32_t bytes, uint32_t barr
 }
 VERB void box_store(const agi_cuda_tensor_map &map, uint32_t from, int channel, int row, int head, int batch)
 {
-    asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(&map),
-                 "r"(from), "r"(channel), "r"(row), "r"(head), "r"(batch)
-                 : "memory");
+    asm volatile(
+        "cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(&map),
+        "r"(from), "r"(channel), "r"(row), "r"(head), "r"(batch)
+        : "memory");
 }
 /* Until the thread's stores have read shared memory, which must not change or end before that. */
 VERB void box_store_wait()
@@ -124,13 +126,14 @@ VERB void box_store_wait()
 
 VERB void bulk_store(float *to, uint32_t from, uint32_t bytes)
 {
-    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(from), "r"(bytes)
+    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(from),
+                 "r"(bytes)
                  : "memory");
 }
 VERB void bulk_add(float *to, uint32_t from, uint32_t bytes)
 {
-    asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(to), "r"(from),
-                 "r"(bytes)
+    asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(to),
+                 "r"(from), "r"(bytes)
                  : "memory");
 }
 /* Until what the thread has stored or added has been read from shared memory, and until it is in global memory. */
@@ -152,7 +155,8 @@ VERB void wait_for_passes(const int32_t *passes, int count)
 }
 VERB void pass(int32_t *passes)
 {
-    asm volatile("fence.proxy.async.global;\nred.release.gpu.global.add.s32 [%0], 1;" ::"l"(passes) : "memory");
+    asm volatile("fence.proxy.async.global;\nred.release.gpu.global.add.s32 [%0], 1;" ::"l"(passes)
+                 : "memory");
 }
 /* A number that no other block of the launch gets: 0, 1, 2 in the order of the calls. */
 VERB int draw_ticket(int32_t *tickets)
@@ -178,8 +182,8 @@ VERB void shared_zero_16(uint32_t address)
 /* Four matrices of 8 x 8 numbers of 16 bits, in the lanes as load_matrices has them. */
 VERB void store_matrices(uint32_t address, uint32_t r0, uint32_t r1, uint32_t r2, uint32_t r3)
 {
-    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(r0), "r"(r1),
-                 "r"(r2), "r"(r3)
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(r0),
+                 "r"(r1), "r"(r2), "r"(r3)
                  : "memory");
 }
 /* A matrix of 8 x 8 numbers of 16 bits, two neighbours of a row in each lane: its transpose. */
@@ -195,8 +199,8 @@ VERB void shared_store(uint32_t address, float x, float y)
 }
 template <int N> VERB void shared_store_4(uint32_t address, const float (&x)[N], int i)
 {
-    asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(address), "f"(x[i]), "f"(x[i + 1]), "f"(x[i + 2]),
-                 "f"(x[i + 3])
+    asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(address), "f"(x[i]), "f"(x[i + 1]),
+                 "f"(x[i + 2]), "f"(x[i + 3])
                  : "memory");
 }
 /* x[i .. i + 3] += what is there. */
@@ -465,7 +469,8 @@ template <class F, int N> VERB void product_weights(float (&d)[N / 2], const uin
 /* The same, d = a b, of float16. */
 template <class F, int N> VERB void product_weights_first(float (&d)[N / 2], const uint32_t *a, uint64_t b)
 {
-    static_assert((N == 64 || N == 128) && !same_format<F, bf16>::value, "no product of this width or format");
+    static_assert((N == 64 || N == 128) && !same_format<F, bf16>::value,
+                  "no product of this width or format");
     if constexpr (N == 64) {
         PRODUCT_REGISTERS_FIRST(64, f16, 32, 32, 33, 34, 35, 36);
     } else {

@@ -158,7 +158,8 @@ VERB void prepare_chunks(const agi_cuda_params &p, const rows_to_copy<float> &x,
     for (int n = 0; n < CHUNKS; n++) {
         const int i = threadIdx.x + n * blockDim.x;
         if (i < count) {
-            y[n] = *(const four_numbers *)(from + (x.first + i / of_row) * x.from->strides[2] + i % of_row * 4);
+            y[n] =
+                *(const four_numbers *)(from + (x.first + i / of_row) * x.from->strides[2] + i % of_row * 4);
         }
     }
 #pragma unroll

@@ -42,8 +42,8 @@ struct mask_tile {
         column = t.strides[3];
         rows = row == 0 ? 1 : (int)min(p.Nq - query, (int64_t)AGI_HOPPER_CLASS);
         columns = (int)min(p.Nk - key, (int64_t)(column == 0 ? 1 : AGI_HOPPER_CLASS));
-        data = (const uint8_t *)t.data + head / n[1] * t.strides[0] + head % n[1] * t.strides[1] + query * row +
-               key * column;
+        data = (const uint8_t *)t.data + head / n[1] * t.strides[0] + head % n[1] * t.strides[1] +
+               query * row + key * column;
     }
 };
 
@@ -94,7 +94,8 @@ KERNEL void __launch_bounds__(256) hopper_classes(const __grid_constant__ agi_ho
         return;
     }
     const mask_tile tile(f.p, n, number);
-    const uint32_t bits = or_over_warp(f.x.mask_in_chunks ? class_in_chunks(tile, lane) : class_by_bytes(tile, lane));
+    const uint32_t bits =
+        or_over_warp(f.x.mask_in_chunks ? class_in_chunks(tile, lane) : class_by_bytes(tile, lane));
     if (lane == 0) {
         f.x.classes[number] = (uint8_t)bits;
     }
@@ -105,7 +106,8 @@ KERNEL void __launch_bounds__(256) hopper_classes(const __grid_constant__ agi_ho
 VERB bool is_visible(const agi_cuda_params &p, const head_place &x, int i, int j)
 {
     const ag_tensor &mask = p.a.mask, &bias = p.a.bias;
-    const bool masked = mask.data != nullptr && ((const uint8_t *)mask.data)[broadcast_at(mask, x, i, j)] == 0;
+    const bool masked =
+        mask.data != nullptr && ((const uint8_t *)mask.data)[broadcast_at(mask, x, i, j)] == 0;
     return !masked && (bias.data == nullptr ||
                        load_aux(p.aux_dtype, bias.data, broadcast_at(bias, x, i, j), 0.0f) != -INFINITY);
 }
@@ -130,7 +132,8 @@ struct query_range {
 };
 
 /* Of a tile of AGI_HOPPER_CLASS queries: all loads at once. */
-VERB bool sees_some(const agi_cuda_params &p, const head_place &x, const query_range &queries, int tile, int j)
+VERB bool sees_some(const agi_cuda_params &p, const head_place &x, const query_range &queries, int tile,
+                    int j)
 {
     constexpr int WARPS = 8;
     bool some = false;
@@ -153,7 +156,8 @@ KERNEL void __launch_bounds__(256) hopper_live(const __grid_constant__ agi_hoppe
     const int64_t b = index / heads, kv_head = index % heads;
     const int lane = threadIdx.x % 32, first = (int)(blockIdx.x % p.w.blocks) * 32, j = first + lane;
     head_place x = {find_sequence(p, b), 0};
-    const query_range queries(p, x.s, j), of_first(p, x.s, first), of_last(p, x.s, min(first + 31, x.s.n_k - 1));
+    const query_range queries(p, x.s, j), of_first(p, x.s, first),
+        of_last(p, x.s, min(first + 31, x.s.n_k - 1));
     if (threadIdx.x < 32) {
         found[lane] = j >= x.s.n_k;
     }
@@ -162,8 +166,9 @@ KERNEL void __launch_bounds__(256) hopper_live(const __grid_constant__ agi_hoppe
         x.h = (int)kv_head * p.group + n;
         for (int tile = of_first.from / AGI_HOPPER_CLASS; tile * AGI_HOPPER_CLASS < of_last.end; tile++) {
             const int begin = tile * AGI_HOPPER_CLASS, end = begin + AGI_HOPPER_CLASS;
-            const int has = p.a.mask.data == nullptr ? AGI_TILE_SEEN | AGI_TILE_HIDDEN
-                                                     : class_of_keys<32>(f.x, classes_of(f.x, x.s, x.h, begin), first);
+            const int has = p.a.mask.data == nullptr
+                                ? AGI_TILE_SEEN | AGI_TILE_HIDDEN
+                                : class_of_keys<32>(f.x, classes_of(f.x, x.s, x.h, begin), first);
             if (!__any_sync(~0u, found[lane] == 0)) {
                 break;
             }
