@@ -424,13 +424,12 @@ bool agi_hopper_has_ring(const agi_cuda_job *j)
 {
     const ag_args *a = &j->k.a;
     const agi_map map = (agi_map)j->k.map;
-    const agi_hopper_ring_size rings = agi_hopper_rings(j->p, j->device->ring_most);
     const bool of_queries = (map == AGI_VJP ? a->dq : a->tdq).data != NULL;
     const bool of_keys = map == AGI_VJP ? a->dk.data != NULL || a->dv.data != NULL
                                         : a->tdk.data != NULL || a->tdv.data != NULL;
     return agi_hopper_may_have_ring(j->plan, map) && of_queries && of_keys &&
            agi_hopper_choose(j->plan, ring_of(map), j->device->shared_limit).kernel >= 0 &&
-           rings.blocks <= j->device->processors;
+           agi_hopper_rings(j->p, j->device->ring_most).blocks <= j->device->processors;
 }
 
 /* Its grid: no larger than the device holds, as its blocks wait for each other. */
