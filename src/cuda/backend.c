@@ -285,7 +285,8 @@ static void fill_info(const ag_plan *plan, ag_plan_info *info)
     info->deterministic = 1;
 }
 
-/* Has the map kernels of the table sm90? vjp_jvp with features is in one kernel alone, which AG_INVARIANT cannot have. */
+/* Has the map kernels of the table sm90? vjp_jvp with features is in one kernel alone, which AG_INVARIANT cannot
+ * have. */
 static bool has_hopper(const ag_plan *plan, agi_hopper_map map, int32_t limit)
 {
     if (map == AGI_hopper_dbias) {
@@ -309,7 +310,7 @@ static void describe_hopper(const ag_plan *plan, int32_t limit, char *text, size
                 {"vjp_jvp", AGI_hopper_tdkdv},
                 {"dbias", AGI_hopper_dbias}};
     enum { N_MAPS = sizeof maps / sizeof maps[0] };
-    const char *names[N_MAPS];
+    const char *names[N_MAPS] = {NULL};
     const char *set = agi_hopper_choose(plan, AGI_hopper_forward, limit).set;
     int count = 0;
     for (int n = 0; n < N_MAPS; n++) {

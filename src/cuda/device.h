@@ -17,7 +17,8 @@ typedef struct {
 } agi_cuda_device;
 
 /* Shared memory of a block: LARGE on devices of compute capability 9.0 and 10.0, where every kernel fits; 163 KB on 8.0
- * and 8.7; SMALL on 8.6, 8.9 and 12.0. Where a kernel does not fit, the table sm80 has another one, whose bits differ. */
+ * and 8.7; SMALL on 8.6, 8.9 and 12.0. Where a kernel does not fit, the table sm80 has another one, whose bits
+ * differ. */
 enum { AGI_CUDA_SHARED_LARGE = 227 * 1024, AGI_CUDA_SHARED_SMALL = 99 * 1024 };
 ag_status agi_cuda_describe_device(const agi_cuda_driver *cu, CUdevice number, agi_cuda_device *device);
 

@@ -217,8 +217,8 @@ static void vjp_with_masks(void)
            "statistics_f32 hopper_classes hopper_live hopper_dkdv_bf16_d64_mask hopper_dq_bf16_d64_mask");
 }
 
-/* vjp_jvp, with tangents and gradients of bias and table if the problem has them, launches the kernel, or does not. With
- * all gradients, or with tdQ alone. */
+/* vjp_jvp, with tangents and gradients of bias and table if the problem has them, launches the kernel, or does not.
+ * With all gradients, or with tdQ alone. */
 static void second_of(const char *problem, bool all, const char *kernel, bool launches)
 {
     struct device_call x;

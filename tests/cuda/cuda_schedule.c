@@ -71,8 +71,8 @@ static const struct {
 };
 enum { N_SETS = sizeof sets / sizeof sets[0], ALL_FEATURES = 31 };
 
-/* Which maps have sets: forward, vjp and jvp; vjp_jvp in one kernel those without a mask; the gradient of the bias those
- * with a bias. */
+/* Which maps have sets: forward, vjp and jvp; vjp_jvp in one kernel those without a mask; the gradient of the bias
+ * those with a bias. */
 static bool has_set(agi_hopper_map map, uint32_t features)
 {
     if (map == AGI_hopper_dbias) {
