@@ -23,7 +23,7 @@ function(emulated_flags target)
     target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src
         ${CMAKE_CURRENT_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR}/cuda)
     set_target_properties(${target} PROPERTIES CXX_STANDARD 17 CXX_STANDARD_REQUIRED ON POSITION_INDEPENDENT_CODE ON)
-    target_compile_options(${target} PRIVATE -O1 -Wall -Wno-unknown-pragmas -ffp-contract=off
+    target_compile_options(${target} PRIVATE -O1 -Wall -Wno-unknown-pragmas -Wno-psabi -ffp-contract=off
         $<$<BOOL:${ATTNGRAD_WERROR}>:-Werror>)
 endfunction()
 

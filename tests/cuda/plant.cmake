@@ -80,7 +80,8 @@ plant(stream.cuh "the tile of a tail's last row is not visited" "h1 q129 k129 d2
 plant(stream.cuh "only the first head of a group has gradients" "h4 kv2 q70 k90 d20 f32" PLAIN
     "tiles * (Map::KEYS ? p.group : 1)" "tiles")
 plant(stream.cuh "the scores of a group are those of its first head" "h4 kv2 q70 k90 d20 f32" PLAIN
-    "stats_of_head<real>(p, x) + row * AGI_CUDA_STATS" "stats_of_head<real>(p, at.x) + row * AGI_CUDA_STATS")
+    "stats_of_head<real>(p, x) + (int64_t)row * AGI_CUDA_STATS"
+    "stats_of_head<real>(p, at.x) + (int64_t)row * AGI_CUDA_STATS")
 
 # ---- Tails and sums, in common.cu, which includes features.cuh ----
 plant(common.cu "the first row after the last sequence is not written" "b3 h1 q90 k90 d20 f32 packed=200,210" PLAIN
