@@ -149,11 +149,11 @@ endforeach()
 set_target_properties(gpu_lists gpu_capture PROPERTIES EXCLUDE_FROM_ALL OFF)
 foreach(table sm80 sm90)
     add_attngrad_test(cuda_driver_lists_${table} ${CMAKE_COMMAND} -E env ATTNGRAD_BACKEND=cuda ATTNGRAD_ISA=${table}
-        $<TARGET_FILE:gpu_lists> 1)
+        FAKE_PROCESSORS=64 $<TARGET_FILE:gpu_lists> 1)
     with_driver(cuda_driver_lists_${table} computes)
 endforeach()
-add_attngrad_test(cuda_driver_capture ${CMAKE_COMMAND} -E env ATTNGRAD_ISA=sm90 $<TARGET_FILE:gpu_capture> global
-    "h2 q70 k90 d64 causal bf16")
+add_attngrad_test(cuda_driver_capture ${CMAKE_COMMAND} -E env ATTNGRAD_ISA=sm90 FAKE_PROCESSORS=64
+    $<TARGET_FILE:gpu_capture> global "h2 q70 k90 d64 causal bf16")
 with_driver(cuda_driver_capture computes)
 if(ATTNGRAD_COMMAND)
     add_attngrad_test(cuda_driver_command sh ${CMAKE_CURRENT_SOURCE_DIR}/cuda/computes.sh $<TARGET_FILE:attngrad>)

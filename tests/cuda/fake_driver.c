@@ -1,6 +1,7 @@
 /* The fake CUDA driver: see fake_driver.h. Compiled as libcuda.so.1; with FAKE_INCOMPLETE it lacks a function, as a
  * driver of CUDA 11 does; with FAKE_NO_DEVICES it finds no device; with FAKE_COMPUTES its kernels run by emulation.
- * FAKE_VERSION is the version that it reports, 13000 for 13.0. */
+ * FAKE_VERSION is the version that it reports, 13000 for 13.0. The environment's FAKE_PROCESSORS is the number of
+ * multiprocessors of each device, else 8. */
 #define _GNU_SOURCE /* nanosleep, getpid, MADV_DONTFORK */
 #include "fake_driver.h"
 
@@ -615,7 +616,8 @@ __attribute__((constructor)) static void begin(void)
     for (int d = 0; d < FAKE_DEVICES; d++) {
         atomic_store(&ag_fake_driver.capability[d], 90);
     }
-    atomic_store(&ag_fake_driver.processors, 8);
+    const char *processors = getenv("FAKE_PROCESSORS");
+    atomic_store(&ag_fake_driver.processors, processors != NULL ? atoi(processors) : 8);
     ag_fake_driver.begin_capture = begin_capture;
     ag_fake_driver.end_capture = end_capture;
     ag_fake_driver.replay = replay;

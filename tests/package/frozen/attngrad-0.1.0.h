@@ -229,7 +229,11 @@ enum {
  *   - The calling thread's current context is used if it is on the plan's device, else the device's primary context.
  *     A plan with buckets or slopes has copies of them in the context that it was made in, and runs in that one only.
  *     It cannot be made while a stream of the thread is being captured.
- *   - ag_exec.run, ag_exec.poll and ag_trace are refused; options.threads has no effect. */
+ *   - ag_exec.run, ag_exec.poll and ag_trace are refused; options.threads has no effect.
+ *   - At most 2^28 - 512 queries and keys, of a sequence or packed, and 2^31 - 1 heads: else AG_UNSUPPORTED.
+ *   - The same inputs give the same bits on every device with the same table of kernels and the same limit of shared
+ *     memory of a block, which the plan's description names: 99 KB, 163 KB, or 227 KB if it names none. In float64 this
+ *     has not been compared between devices before compute capability 9.0 and later ones. */
 
 /* A table of kernels inside a backend, named after the instruction set that it needs. Each backend has its
  * own (see ag_backend_isa): first the CPU backend's, then CUDA's. */
@@ -241,8 +245,8 @@ enum {
     AG_ISA_AVX512 = 3,
     AG_ISA_AMX = 4, /* tile products of bfloat16; see below */
     AG_ISA_NEON = 5,
-    AG_ISA_SM80 = 6, /* any device of compute capability 8.0 or higher */
-    AG_ISA_SM90 = 7  /* devices of compute capability 9.0 (Hopper) */
+    AG_ISA_SM80 = 6, /* any device of compute capability 8.0 or higher for which the library has code */
+    AG_ISA_SM90 = 7  /* devices of compute capability 9.0 (Hopper) with at least 64 multiprocessors */
 };
 /* AG_ISA_AMX runs the maps of problems whose dtype is AG_BF16, with kv_len of at least 24 or, with AG_INVARIANT, any.
  * Other problems that ask for it run on the vector kernels of AG_ISA_AVX512. ag_plan_info_get reports which of the two
@@ -391,7 +395,7 @@ enum {
 /* Bits of ag_args.flags. */
 enum {
     /* jvp reads o, lse and, if given, o_low, which forward wrote for the same inputs, instead of writing them. The
-     * other maps ignore it. */
+     * other maps ignore it. On AG_ISA_SM90 most problems have it computed again instead of read. */
     AG_GIVEN_O = 1 << 0
 };
 
