@@ -6,6 +6,7 @@ import resource
 import signal
 import sys
 import time
+from contextlib import contextmanager
 from multiprocessing import resource_tracker
 
 import torch
@@ -38,6 +39,22 @@ def measured(device, warm_up, work):
     return work(), peak_bytes() - before
 
 
+@contextmanager
+def _without_ctrl_c():
+    """Ctrl-C waits for the end, and processes that are started meanwhile never get it. A mask is one thread's, and
+    PyTorch has others, which may take it: so it needs a handler too."""
+    taken = []
+    handler = signal.signal(signal.SIGINT, lambda *_: taken.append(True))
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        signal.signal(signal.SIGINT, handler)
+    if taken:
+        raise KeyboardInterrupt
+
+
 def in_own_process(function, *arguments, start="fork"):
     """What function(*arguments) returns in a new process; None if it ran out of memory. Ctrl-C reaches this process
     alone, which then ends the other."""
@@ -46,10 +63,9 @@ def in_own_process(function, *arguments, start="fork"):
     process = context.Process(target=_run, args=(there, function, arguments), daemon=True)
     if start == "spawn":
         resource_tracker.ensure_running()  # which process.start() would do, and unblock SIGINT
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # which the new process inherits
-    process.start()
     try:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        with _without_ctrl_c():
+            process.start()
         there.close()
         return here.recv()
     except EOFError:  # it ended without an answer
@@ -58,8 +74,9 @@ def in_own_process(function, *arguments, start="fork"):
             return None
         sys.exit(f"the process that runs {function.__name__} ended with status {process.exitcode}")
     finally:
-        process.kill()
-        process.join()
+        if process.pid is not None:  # it was started
+            process.kill()
+            process.join()
 
 
 def _run(connection, function, arguments):
