@@ -77,9 +77,10 @@ agi_rows16 agi_load_rows16(agi_slice s, int64_t first, int64_t n, int64_t rows, 
 void agi_amx_prefetch_rows(agi_prefetch_rows *to, agi_slice s, int64_t first, int64_t n)
 {
     const int64_t size = (int64_t)ag_dtype_size(s.dtype);
-    if (s.t->data != NULL && s.t->strides[3] == 1) {
-        agi_prefetch_rows_add(to, (const char *)s.t->data + agi_row_offset(s, first) * size,
-                              s.t->strides[2] * size, s.D * size, n);
+    if (n > 0 && s.t->data != NULL && s.t->strides[3] == 1) {
+        const int64_t next = n > 1 ? s.t->strides[2] * size : 0; /* the stride of one row may be anything */
+        agi_prefetch_rows_add(to, (const char *)s.t->data + agi_row_offset(s, first) * size, next, s.D * size,
+                              n);
     }
 }
 
