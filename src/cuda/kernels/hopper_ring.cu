@@ -145,16 +145,6 @@ template <class T> struct ring_consumer {
     {
         return shared_load(memory.lse(n) + r * 4) == INFINITY;
     }
-    /* Has the tile such queries? The same answer in the whole warp. */
-    VERB bool has_blind_queries() const
-    {
-        bool any = false;
-#pragma unroll
-        for (int r = 0; r < T::N; r += 32) {
-            any |= is_blind(r + lane());
-        }
-        return __any_sync(~0u, any);
-    }
     /* Queries that see no key of the block. */
     VERB void clear_tile(const key_walk<T> &at) const
     {
@@ -398,7 +388,7 @@ template <class T> struct ring_consumer {
         const uint32_t flags = uniform((int)memory.note(n).flags);
         const bool edge = flags >> w & ring_note::EDGE;
         const bool mixed = has_mask(T::FEATURES) && flags >> w & ring_note::MIXED;
-        if (flags & ring_note::UNSEEN || (HIDES && has_blind_queries())) {
+        if (flags & ring_note::UNSEEN || (HIDES && has_blind_queries(*this))) {
             clear_tile(at);
         }
         products_begin();

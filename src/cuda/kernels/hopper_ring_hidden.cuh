@@ -13,6 +13,17 @@ VERB void clear_chunk(uint32_t matrix, uint32_t box, int rows, int first, int en
     }
 }
 
+/* Has the tile queries that see no key at all? The same answer in the whole warp. Consumer has is_blind(query). */
+template <template <class> class Consumer, class T> VERB bool has_blind_queries(const Consumer<T> &c)
+{
+    bool any = false;
+#pragma unroll
+    for (int r = 0; r < T::N; r += 32) {
+        any |= c.is_blind(r + c.lane());
+    }
+    return __any_sync(~0u, any);
+}
+
 /* Calls f(element) for each hidden pair of the tile of queries from `row` on. Consumer has key(at), the thread's first
  * key, and query(row), the query of its first number. */
 template <class Consumer, class T, class Function>

@@ -188,16 +188,6 @@ template <class T> struct second_ring_consumer {
     {
         return shared_load(memory.numbers(n, ROW_LSE) + r * 4) == INFINITY;
     }
-    /* Has the tile such queries? The same answer in the whole warp. */
-    VERB bool has_blind_queries() const
-    {
-        bool any = false;
-#pragma unroll
-        for (int r = 0; r < T::N; r += 32) {
-            any |= is_blind(r + lane());
-        }
-        return __any_sync(~0u, any);
-    }
     /* Queries that see no key of the block. */
     VERB void clear_tiles(const key_walk<T> &at, int row) const
     {
@@ -485,7 +475,7 @@ template <class T> struct second_ring_consumer {
         memory.q.wait(n);
         const uint32_t flags = uniform((int)memory.note(n).flags);
         const bool edge = flags >> w & ring_note::EDGE;
-        if (flags & ring_note::UNSEEN || (HIDES && has_blind_queries())) {
+        if (flags & ring_note::UNSEEN || (HIDES && has_blind_queries(*this))) {
             clear_tiles(at, memory.note(n).row);
         }
         products_begin();
