@@ -9,7 +9,7 @@ passed=0 failed=0
 
 cat >"$work/decide.cmake" <<END
 cmake_policy(VERSION 3.20)
-include($root/cmake/cuda.cmake)
+include("$root/cmake/cuda.cmake")
 set(archs)
 if(ATTNGRAD_CUDA_ARCHS STREQUAL "native")
     cuda_native_archs(archs)
