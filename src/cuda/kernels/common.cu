@@ -24,21 +24,29 @@ template <class real> VERB double sum_over_warp(real x)
     return sum;
 }
 
-/* An element of O or tO with its low half, of dO or of tdO. */
-VERB double output_at(const agi_cuda_params &p, const ag_tensor &t, const ag_tensor &low, const head_place &x,
-                      int row, int c)
-{
-    double sum = 0;
-    if (t.data != nullptr) {
-        sum = load_number<double>(p.out_dtype, t.data,
-                                  element_at(t, x.s.view, x.h, x.s.q0 + row) + c * t.strides[3]);
+/* A row of dO or tdO, or of O or tO with its low half. */
+struct output_row {
+    const ag_tensor &t, &low;
+    const int64_t at, low_at;
+
+    VERB output_row(const ag_tensor &tensor, const ag_tensor &low_half, const head_place &x, int row)
+        : t(tensor), low(low_half), at(element_at(t, x.s.view, x.h, x.s.q0 + row)),
+          low_at(element_at(low, x.s.view, x.h, x.s.q0 + row))
+    {
     }
-    if (low.data != nullptr) {
-        const int64_t at = element_at(low, x.s.view, x.h, x.s.q0 + row) + c * low.strides[3];
-        sum += load_number<double>(p.out_dtype, low.data, at) * low_half_scale<double>(p.out_dtype);
+    template <int DTYPE> VERB double number(int c) const
+    {
+        double sum = 0;
+        if (t.data != nullptr) {
+            sum = load_number<double>(DTYPE, t.data, at + c * t.strides[3]);
+        }
+        if (low.data != nullptr) {
+            sum += load_number<double>(DTYPE, low.data, low_at + c * low.strides[3]) *
+                   low_half_scale<double>(DTYPE);
+        }
+        return sum;
     }
-    return sum;
-}
+};
 
 VERB double row_number(const ag_tensor &t, const head_place &x, int row)
 {
@@ -60,25 +68,50 @@ VERB double sink_tangent(const agi_cuda_params &p, int h)
                : load_number<double>(p.aux_dtype, p.a.tsink.data, h * p.a.tsink.strides[1]);
 }
 
+/* rowsum(dO o O) and, with tangents, rowsum(tO o dO + O o tdO): a lane's part. */
+struct row_products {
+    double D, tD;
+};
+template <int DTYPE, bool TANGENTS>
+VERB row_products products_of_row(const agi_cuda_params &p, const head_place &x, int row)
+{
+    const ag_tensor none = {};
+    const output_row o(p.a.o, p.a.o_low, x, row), d_o(p.a.d_o, none, x, row);
+    const output_row to(p.a.to, p.a.to_low, x, row), td_o(p.a.td_o, none, x, row);
+    row_products sum = {0, 0};
+#pragma unroll(TANGENTS ? 2 : 4)
+    for (int c = threadIdx.x % 32; c < p.Dv; c += 32) {
+        const double dO = d_o.number<DTYPE>(c), O = o.number<DTYPE>(c);
+        sum.D += dO * O;
+        if constexpr (TANGENTS) {
+            sum.tD += to.number<DTYPE>(c) * dO;
+            sum.tD += O * td_o.number<DTYPE>(c);
+        }
+    }
+    return sum;
+}
+template <bool TANGENTS>
+VERB row_products products_of_row(const agi_cuda_params &p, const head_place &x, int row)
+{
+    switch (p.out_dtype) {
+    case AG_F64: return products_of_row<AG_F64, TANGENTS>(p, x, row);
+    case AG_F32: return products_of_row<AG_F32, TANGENTS>(p, x, row);
+    case AG_F16: return products_of_row<AG_F16, TANGENTS>(p, x, row);
+    default: return products_of_row<AG_BF16, TANGENTS>(p, x, row);
+    }
+}
+
 /* D = rowsum(dO o O) - dL, tD = rowsum(tO o dO + O o tdO) - tdL: a warp per row. */
 template <class real>
 VERB void row_statistics(const agi_cuda_params &p, const head_place &x, int row, real *to)
 {
-    const ag_tensor none = {};
-    const bool tangent = p.a.to.data != nullptr, there = row < x.s.n_q;
+    const bool there = row < x.s.n_q;
     const double L = there ? row_number(p.a.lse, x, row) : -INFINITY;
-    double D = 0, tD = 0;
-    for (int c = threadIdx.x % 32; c < p.Dv && there; c += 32) {
-        const double dO = output_at(p, p.a.d_o, none, x, row, c),
-                     O = output_at(p, p.a.o, p.a.o_low, x, row, c);
-        D += dO * O;
-        if (tangent) {
-            tD += output_at(p, p.a.to, p.a.to_low, x, row, c) * dO;
-            tD += O * output_at(p, p.a.td_o, none, x, row, c);
-        }
+    row_products sum = {0, 0};
+    if (there) {
+        sum = p.a.to.data == nullptr ? products_of_row<false>(p, x, row) : products_of_row<true>(p, x, row);
     }
-    D = sum_over_warp(D);
-    tD = sum_over_warp(tD);
+    const double D = sum_over_warp(sum.D), tD = sum_over_warp(sum.tD);
     const bool output = has_output(p, x.h, L);
     if (threadIdx.x % 32 == 0) {
         to[0] = L == -INFINITY ? (real)INFINITY : (real)L;

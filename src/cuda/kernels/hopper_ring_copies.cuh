@@ -24,6 +24,7 @@ VERB void each_item(const Call &call, const Memory &memory, Function f)
     key_item item;
     int k = 0;
     for (; take_item(call, memory, items, item, k); k++) {
+        item.head = head_in_order<T::FEATURES>(call.p, item.head, call.p.Hk);
         at.begin(call, item);
         if constexpr (has_mask(T::FEATURES)) {
             at.tiles = listed_steps<T>(call, at).is_there() ? at.tiles : 0;

@@ -114,6 +114,14 @@ template <int STAGES, class Count = int> struct tile_ring {
 
 /* ---- Where a block is ---- */
 
+/* The n-th head of all sequences in the order in which blocks take them: sequence by sequence; but where sequences share
+ * the bias of a head they come one after another, so that it is read from the cache by all but the first. */
+template <int FEATURES> VERB int64_t head_in_order(const agi_cuda_params &p, int64_t n, int64_t heads)
+{
+    const bool shares = FEATURES & AGI_HAS_BIAS && p.a.bias.data != nullptr && p.a.bias.strides[0] == 0;
+    return shares ? n % p.B * heads + n / p.B : n;
+}
+
 /* Queries from `row` on of one head, and the tiles of keys that some of them see: tile first + count - 1 is the first
  * to be visited. A block that sees no key visits one tile, all of it hidden. */
 template <class T> struct query_block {
@@ -128,7 +136,7 @@ template <class T> struct query_block {
         const int blocks = (int)p.w.blocks, of_group = heads_together * blocks;
         const int group = number / of_group, rest = number % of_group;
         const int begin = group * heads_together, together = min(heads_together, (int)p.B * p.H - begin);
-        const int head = begin + rest % together;
+        const int head = (int)head_in_order<T::FEATURES>(p, begin + rest % together, p.H);
         s = find_sequence(p, head / p.H);
         h = head % p.H;
         kv_head = h / p.group;
