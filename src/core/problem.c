@@ -9,9 +9,6 @@
 #include "core/structs.h"
 
 #define MAX_DIM 512
-#define ALL_FLAGS                                                                                            \
-    (AG_CAUSAL | AG_WINDOW | AG_SCALE | AG_SINK | AG_BIAS | AG_MASK | AG_TABLE | AG_ALIBI | AG_SLOPES |      \
-     AG_PACKED)
 
 bool agi_product_fits(int64_t a, int64_t b, int64_t c, int64_t d, int64_t limit)
 {
@@ -53,9 +50,9 @@ static ag_status check_flags(const ag_problem *p)
         return agi_fail_field(AG_UNSUPPORTED, "flags",
                               "flags: AG_PAGED is reserved for a page table of K and V");
     }
-    if (p->flags & ~(uint32_t)ALL_FLAGS) {
+    if (p->flags & ~(uint32_t)AGI_ALL_FLAGS) {
         return agi_fail_field(AG_INVALID_PROBLEM, "flags", "flags is 0x%lx: unknown bits 0x%lx",
-                              (unsigned long)p->flags, (unsigned long)(p->flags & ~(uint32_t)ALL_FLAGS));
+                              (unsigned long)p->flags, (unsigned long)(p->flags & ~(uint32_t)AGI_ALL_FLAGS));
     }
     if (agi_has(p, AG_ALIBI) && agi_has(p, AG_SLOPES)) {
         return agi_fail_field(AG_INVALID_PROBLEM, "flags",

@@ -18,6 +18,11 @@ int64_t agi_saturating_product(int64_t a, int64_t b, int64_t c, int64_t d);
 /* Returns whether a * b * c * d <= limit, for non-negative factors, without overflow. */
 bool agi_product_fits(int64_t a, int64_t b, int64_t c, int64_t d, int64_t limit);
 
+/* Every flag that a problem may have. */
+#define AGI_ALL_FLAGS                                                                                        \
+    (AG_CAUSAL | AG_WINDOW | AG_SCALE | AG_SINK | AG_BIAS | AG_MASK | AG_TABLE | AG_ALIBI | AG_SLOPES |      \
+     AG_PACKED)
+
 static inline bool agi_has(const ag_problem *p, uint32_t flag)
 {
     return (p->flags & flag) != 0;

@@ -14,6 +14,13 @@
 
 /* ---- The plan ---- */
 
+/* The features that the kernels know: one that is new in AGI_ALL_FLAGS is to be computed by them, or refused here. */
+enum {
+    SERVED = AG_CAUSAL | AG_WINDOW | AG_SCALE | AG_SINK | AG_BIAS | AG_MASK | AG_TABLE | AG_ALIBI |
+             AG_SLOPES | AG_PACKED
+};
+_Static_assert(SERVED == AGI_ALL_FLAGS, "a feature that the kernels do not know");
+
 static ag_status choose_device(const ag_plan *plan, agi_cuda_plan *data)
 {
     if (plan->device == 0) {

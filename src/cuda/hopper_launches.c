@@ -42,18 +42,45 @@ static agi_hopper_map ring_of(agi_map map)
     return map == AGI_VJP_JVP ? AGI_hopper_second_ring : AGI_hopper_ring;
 }
 
-/* vjp and vjp_jvp in one kernel: a plan may have it if its table is not sm80. It sums dQ or tdQ over the keys in an
- * order that depends on the lengths, so not with AG_INVARIANT. */
-bool agi_hopper_may_have_ring(const ag_plan *plan, agi_map map)
-{
-    return (map == AGI_VJP || map == AGI_VJP_JVP) && plan->isa != AG_ISA_SM80 &&
-           !(plan->flags & AG_INVARIANT) && agi_hopper_choose(plan, ring_of(map), INT32_MAX).kernel >= 0;
-}
-
 /* Steps of a block of keys at one head, and one more for the end of its list. */
 static int64_t most_visits(const ag_problem *p, int64_t tile)
 {
     return agi_cuda_divide_up(p->q_len, tile) + 1;
+}
+/* Of all blocks and heads of a mask. */
+static int64_t visits_of_mask(const ag_problem *p, int64_t tile)
+{
+    const int64_t blocks = agi_cuda_divide_up(p->kv_len, AGI_HOPPER_RING_KEYS);
+    return agi_saturating_product(p->batch, p->mask_size[1], blocks, most_visits(p, tile));
+}
+
+static int64_t ring_channels(const ag_problem *p)
+{
+    return p->dim_qk > 64 || p->dim_v > 64 ? 128 : 64;
+}
+/* Numbers of the sums of dQ or tdQ. */
+static int64_t ring_sums(const ag_problem *p, int64_t tile)
+{
+    return agi_saturating_product(p->heads, agi_hopper_tiles(p, tile), tile, ring_channels(p));
+}
+
+/* The steps that a mask leaves are so many as queries times keys, by tiles: beyond some million keys they would take more
+ * memory than the sums, and a call has memory of the order of its tensors alone. */
+static bool lists_fit(const ag_problem *p, agi_hopper_choice choice)
+{
+    const int64_t visits = choice.features & AGI_HAS_MASK ? visits_of_mask(p, choice.tile) : 0;
+    return visits <= ring_sums(p, choice.tile) / (int64_t)(sizeof(agi_hopper_visit) / sizeof(float));
+}
+
+/* vjp and vjp_jvp in one kernel: a plan may have it if its table is not sm80. It sums dQ or tdQ over the keys in an
+ * order that depends on the lengths, so not with AG_INVARIANT. */
+bool agi_hopper_may_have_ring(const ag_plan *plan, agi_map map)
+{
+    if ((map != AGI_VJP && map != AGI_VJP_JVP) || plan->isa == AG_ISA_SM80 || plan->flags & AG_INVARIANT) {
+        return false;
+    }
+    const agi_hopper_choice choice = agi_hopper_choose(plan, ring_of(map), INT32_MAX);
+    return choice.kernel >= 0 && lists_fit(&plan->p, choice);
 }
 
 /* Distances of ALiBi and table: what a tile may need behind the ends of a sequence too. */
@@ -66,7 +93,6 @@ void agi_hopper_lay_out_ring(agi_cuda_layout *x, agi_arena *arena, const ag_plan
 {
     const ag_problem *p = &plan->p;
     const agi_hopper_choice choice = agi_hopper_choose(plan, ring_of(map), INT32_MAX);
-    const int64_t D = p->dim_qk > 64 || p->dim_v > 64 ? 128 : 64;
     const int64_t tiles = agi_saturating_product(p->heads, agi_hopper_tiles(p, choice.tile), 1, 1);
     const bool has_rest = (choice.features & AGI_HAS_BIAS) != 0;
     const int64_t numbers[3] = {map == AGI_VJP ? 1 : 4, map == AGI_VJP, has_rest}; /* of a row */
@@ -76,13 +102,10 @@ void agi_hopper_lay_out_ring(agi_cuda_layout *x, agi_arena *arena, const ag_plan
                 agi_take(arena, agi_saturating_product(tiles, choice.tile, numbers[n], 1), sizeof(float));
         }
     }
-    x->ring_sums = agi_take(arena, agi_saturating_product(tiles, choice.tile, D, 1), sizeof(float));
+    x->ring_sums = agi_take(arena, ring_sums(p, choice.tile), sizeof(float));
     x->ring_passes = agi_take(arena, agi_saturating_product(tiles, 2, 1, 1) + 1, sizeof(int32_t));
     if (choice.features & AGI_HAS_MASK) {
-        const int64_t blocks = agi_cuda_divide_up(p->kv_len, AGI_HOPPER_RING_KEYS);
-        x->ring_visits = agi_take(
-            arena, agi_saturating_product(p->batch, p->mask_size[1], blocks, most_visits(p, choice.tile)),
-            sizeof(agi_hopper_visit));
+        x->ring_visits = agi_take(arena, visits_of_mask(p, choice.tile), sizeof(agi_hopper_visit));
     }
     if (map == AGI_VJP_JVP && agi_has(p, AG_TABLE)) {
         x->relative_tangents =
@@ -137,8 +160,6 @@ void agi_hopper_lay_out_jvp(agi_cuda_layout *x, agi_arena *arena, const ag_plan 
 
 /* ---- Tensor maps ---- */
 
-static const agi_cuda_source output_source = {offsetof(ag_args, o), false, true, true};
-
 static void make_map(agi_cuda_job *j, agi_cuda_box_view *view, int32_t rows, agi_cuda_tensor_map *map)
 {
     view->rows = rows;
@@ -175,13 +196,13 @@ static void map_operand(agi_cuda_job *j, int operand, int32_t rows, agi_cuda_ten
 static void map_output(agi_cuda_job *j, const ag_tensor *t, agi_cuda_tensor_map *map)
 {
     agi_cuda_box_view view = {.data = t->data, .strides = {t->strides[0], t->strides[1], t->strides[2]}};
-    agi_cuda_axes_of(j->p, &output_source, view.size);
+    agi_cuda_axes_of(j->p, &agi_cuda_output, view.size);
     make_map(j, &view, 64, map);
 }
 
 static bool stores_boxes(const agi_cuda_job *j, const ag_tensor *t)
 {
-    return agi_cuda_is_direct(j->p, &output_source, t) && agi_cuda_has_boxes(j->p, &output_source, t);
+    return agi_cuda_is_direct(j->p, &agi_cuda_output, t) && agi_cuda_has_boxes(j->p, &agi_cuda_output, t);
 }
 
 /* Tiles of queries per head, and the call with them. */
@@ -466,18 +487,6 @@ static bool has_pairs(const agi_cuda_job *j, const ag_tensor *t, uint32_t bit, i
            odd % 2 == 0 && (uintptr_t)t->data % 4 == 0;
 }
 
-/* Can O, dO and their tangents be read 16 bytes at a time? */
-static bool in_chunks(const agi_cuda_job *j)
-{
-    const ag_args *a = &j->k.a;
-    const ag_tensor *const outputs[] = {&a->o, &a->o_low, &a->d_o, &a->to, &a->to_low, &a->td_o};
-    bool all = true;
-    for (int n = 0; n < 6; n++) {
-        all &= outputs[n]->data == NULL || agi_cuda_is_direct(j->p, &output_source, outputs[n]);
-    }
-    return all;
-}
-
 static void set_ring(agi_cuda_job *j, agi_hopper_ring *f, const agi_hopper_backward *maps)
 {
     const ag_args *a = &j->k.a;
@@ -490,7 +499,7 @@ static void set_ring(agi_cuda_job *j, agi_hopper_ring *f, const agi_hopper_backw
     f->dk_in_boxes = map_gradient(j, &agi_cuda_sources[AGI_CUDA_K], &a->dk, AG_ACC_DK, &f->dk);
     f->dv_in_boxes = map_gradient(j, &agi_cuda_sources[AGI_CUDA_V], &a->dv, AG_ACC_DV, &f->dv);
     f->dq_in_pairs = has_pairs(j, &a->dq, AG_ACC_DQ, j->p->dim_qk);
-    f->in_chunks = in_chunks(j);
+    f->in_chunks = agi_cuda_outputs_in_chunks(j);
     f->bias_in_boxes = map_bias(j, &a->bias, &f->bias);
     f->tiles = agi_hopper_tiles(j->p, choice.tile);
     f->lse = j->x->ring_rows[0];
@@ -685,7 +694,7 @@ static void set_second_ring(agi_cuda_job *j, agi_hopper_second_ring *f, int32_t 
     f->tdq_in_pairs = has_pairs(j, &a->tdq, AG_ACC_TDQ, j->p->dim_qk);
     f->tdk_in_pairs = has_pairs(j, &a->tdk, AG_ACC_TDK, j->p->dim_qk);
     f->tdv_in_pairs = has_pairs(j, &a->tdv, AG_ACC_TDV, j->p->dim_v);
-    f->in_chunks = in_chunks(j);
+    f->in_chunks = agi_cuda_outputs_in_chunks(j);
     f->tiles = agi_hopper_tiles(j->p, tile);
     f->rows = j->x->ring_rows[0];
     f->lse_rest = j->x->ring_rows[2];

@@ -30,7 +30,7 @@ enum {
 /* clang-format on */
 
 /* Kernels that run before those of a set. X(name, threads, bytes of shared memory) */
-#define AGI_HOPPER_BEFORE(X) X(hopper_relative, 256, 0) X(hopper_classes, 256, 0) X(hopper_live, 256, 128)
+#define AGI_HOPPER_BEFORE(X) X(hopper_relative, 256, 0) X(hopper_classes, 256, 0) X(hopper_live, 256, 64)
 
 /* The kernels of one format. Y(map, format, D, CONSUMERS, N, STAGES, set) */
 #define AGI_HOPPER_FORWARD_OF_SET(Y, format, set, features, C64, N64, S64, C128, N128, S128, ...)            \

@@ -13,6 +13,7 @@ typedef struct {
     bool keys, values, output; /* rows are keys; Dv channels; of out_dtype */
 } agi_cuda_source;
 extern const agi_cuda_source agi_cuda_sources[AGI_CUDA_OPERANDS];
+extern const agi_cuda_source agi_cuda_output; /* O; its tensor stands for the others of its shape too */
 
 /* The axes of a matrix in the caller's memory. */
 void agi_cuda_axes_of(const ag_problem *p, const agi_cuda_source *s, int64_t size[4]);
@@ -58,6 +59,9 @@ typedef struct {
     agi_cuda_emitter stream;
     ag_status status;
 } agi_cuda_job;
+
+/* Can O, dO and their tangents be read 16 bytes at a time? */
+bool agi_cuda_outputs_in_chunks(const agi_cuda_job *j);
 
 /* Emits a launch, unless one before it has failed. together: its blocks wait for each other. */
 void agi_cuda_emit(agi_cuda_job *j, int32_t kernel, int64_t blocks, const void *parameter, size_t bytes,

@@ -35,6 +35,7 @@ const agi_cuda_source agi_cuda_sources[AGI_CUDA_OPERANDS] = {
     [AGI_CUDA_SK] = {offsetof(ag_args, sk), true, false, false},
     [AGI_CUDA_SV] = {offsetof(ag_args, sv), true, true, false},
 };
+const agi_cuda_source agi_cuda_output = {offsetof(ag_args, o), false, true, true};
 
 /* ---- The workspace ---- */
 
@@ -209,6 +210,17 @@ bool agi_cuda_is_direct(const ag_problem *p, const agi_cuda_source *s, const ag_
     return aligned && dtype == p->dtype && agi_cuda_planes(agi_cuda_format_of(dtype)) == 1;
 }
 
+bool agi_cuda_outputs_in_chunks(const agi_cuda_job *j)
+{
+    const ag_args *a = &j->k.a;
+    const ag_tensor *const outputs[] = {&a->o, &a->o_low, &a->d_o, &a->to, &a->to_low, &a->td_o};
+    bool all = true;
+    for (int n = 0; n < 6; n++) {
+        all &= outputs[n]->data == NULL || agi_cuda_is_direct(j->p, &agi_cuda_output, outputs[n]);
+    }
+    return all;
+}
+
 /* Do the loops read the caller's matrix? The copy engine needs boxes, and decode a query that is its sequence's first
  * row. */
 static bool reads_directly(const agi_cuda_job *j, int operand, const ag_tensor *t)
@@ -381,12 +393,13 @@ static void emit_stream(agi_cuda_job *j, agi_cuda_map map, int64_t channels)
 
 static void emit_statistics(agi_cuda_job *j)
 {
-    enum { ROWS_OF_BLOCK = 8 };
+    enum { WARPS = 8 };
     const ag_problem *p = j->p;
     const int64_t rows = agi_cuda_divide_up(p->q_len, AGI_CUDA_SCALE_ROWS) * AGI_CUDA_SCALE_ROWS;
+    const int64_t warps = rows / AGI_CUDA_STATS_ROWS; /* of a head */
     emit(j, p->dtype == AG_F64 ? agi_kernel_statistics_f64 : agi_kernel_statistics_f32,
-         agi_cuda_divide_up(agi_saturating_product(p->batch, p->heads, rows, 1), ROWS_OF_BLOCK),
-         (agi_cuda_part){.blocks = rows});
+         agi_cuda_divide_up(agi_saturating_product(p->batch, p->heads, warps, 1), WARPS),
+         (agi_cuda_part){.blocks = warps, .operands = agi_cuda_outputs_in_chunks(j)});
 }
 
 /* Tiles of the bias's gradient along an axis; an axis that is summed over is one tile. */

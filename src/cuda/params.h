@@ -14,6 +14,7 @@
 enum {
     AGI_CUDA_SCALE_ROWS = 64, /* rows of a matrix that share one power of two; the longest tile */
     AGI_CUDA_STATS = 8,       /* numbers per query in `stats` */
+    AGI_CUDA_STATS_ROWS = 4,  /* queries that a warp makes them for */
     AGI_CUDA_PAIR_TILE = 32,  /* queries and keys of a tile of the gradients of bias and table */
     AGI_CUDA_SPLIT = 512,     /* keys of a split of decode */
     AGI_CUDA_UPLOAD = 448     /* int64 values that one launch carries: together with the rest below 4 KB */
@@ -59,7 +60,7 @@ typedef struct {
 typedef struct {
     int64_t blocks;   /* of rows per head; of all operands for prepare */
     int32_t parts;    /* blocks that share the columns of a result */
-    int32_t operands; /* prepare: a bit per operand */
+    int32_t operands; /* prepare: a bit per operand; statistics: 1: outputs are read by 16 bytes */
 } agi_cuda_part;
 
 /* The call. Strides of axes of size 1 are zero in every tensor of `a`, and tensors that the map does not use are

@@ -409,7 +409,7 @@ agi_hopper_bias_walk agi_hopper_walk_of_bias(const ag_plan *plan, int32_t shared
 int64_t agi_hopper_heads_together(const ag_problem *p)
 {
     enum { CACHE = 24 << 20 }; /* bytes of K and V, about half of the L2 cache of an H100 */
-    const bool shares_bias = agi_has(p, AG_BIAS) && p->bias_size[0] == 1; /* then heads of one bias are together */
+    const bool shares_bias = agi_has(p, AG_BIAS) && p->bias_size[0] == 1; /* by sequences of a head */
     const int64_t heads = shares_bias ? p->batch : agi_saturating_product(p->batch, p->heads, 1, 1);
     const int64_t planes = agi_cuda_planes(agi_cuda_format_of(p->dtype));
     const int64_t bytes = agi_saturating_product(p->kv_len, p->dim_qk + p->dim_v, 2, planes);

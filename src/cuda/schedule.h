@@ -33,9 +33,8 @@ agi_cuda_choice agi_cuda_choose(const ag_problem *p, agi_cuda_map map, int32_t s
 
 /* A kernel of the table sm90: kernel is -1 if it has none for the plan. rows: of a block; tile: rows of the other
  * side's tiles; features: the AGI_HAS_* that are compiled in, the set of that name in hopper_sets.h, "" if there are
- * none. It has either all kernels of forward and vjp for a set or none; vjp_jvp for a set in one kernel alone, without
- * a mask; those of the other maps are for problems without these features and head sizes up to 128. Without features
- * it has either both kernels of vjp_jvp or none. */
+ * none. It has either all kernels of forward and vjp for a set or none; vjp_jvp for a set in one kernel alone; jvp and
+ * vjp_jvp for head sizes up to 128. Without features it has either both kernels of vjp_jvp or none. */
 typedef enum {
     AGI_hopper_forward,
     AGI_hopper_forward_fine, /* which the choice for forward takes by itself */

@@ -111,13 +111,10 @@ template <class MAP, class T> struct of_keys {
         const ag_tensor &dv = tangent ? p.a.tdv : p.a.dv, &dk = tangent ? p.a.tdk : p.a.dk;
         const output to_dv = {&dv, p.grad_dtype, (p.a.accumulate & (tangent ? AG_ACC_TDV : AG_ACC_DV)) != 0};
         const output to_dk = {&dk, p.grad_dtype, (p.a.accumulate & (tangent ? AG_ACC_TDK : AG_ACC_DK)) != 0};
-        results<T> all;
-        all.collect([&](int m, int, int n, int i) { return c[0].x[m][n][i]; });
-        store_results<T>(to_dv, {at, true, rows, p.Dv, at.kv_head}, all,
-                         [&](int, int, real x) { return x / (real)p.keep; });
-        all.collect([&](int m, int, int n, int i) { return c[1].x[m][n][i]; });
-        store_results<T>(to_dk, {at, true, rows, p.Dk, at.kv_head}, all,
-                         [&](int, int, real x) { return x * (real)p.scale; });
+        store_columns<T>(to_dv, {at, true, rows, p.Dv, at.kv_head},
+                         [&](int m, int, int n, int i) { return c[0].x[m][n][i] / (real)p.keep; });
+        store_columns<T>(to_dk, {at, true, rows, p.Dk, at.kv_head},
+                         [&](int m, int, int n, int i) { return c[1].x[m][n][i] * (real)p.scale; });
     }
 };
 
@@ -156,10 +153,8 @@ template <class MAP, class T> struct of_queries {
         const bool tangent = map::TILES == 4;
         const ag_tensor &dq = tangent ? p.a.tdq : p.a.dq;
         const output to = {&dq, p.grad_dtype, (p.a.accumulate & (tangent ? AG_ACC_TDQ : AG_ACC_DQ)) != 0};
-        results<T> all;
-        all.collect([&](int m, int, int n, int i) { return c[0].x[m][n][i]; });
-        store_results<T>(to, {at, false, p.flags & AG_PACKED ? 0 : p.Nq, p.Dk, at.x.h}, all,
-                         [&](int, int, real x) { return x * (real)p.scale; });
+        store_columns<T>(to, {at, false, p.flags & AG_PACKED ? 0 : p.Nq, p.Dk, at.x.h},
+                         [&](int m, int, int n, int i) { return c[0].x[m][n][i] * (real)p.scale; });
     }
 };
 

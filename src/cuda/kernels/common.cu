@@ -2,6 +2,7 @@
  * belong to no sequence, the gradients of sink and table from what others have summed, and merge. Every sum has a fixed
  * order. */
 #include "cuda/kernels/merge.cuh"
+#include "cuda/kernels/row_dots.cuh"
 #include "cuda/kernels/stream.cuh"
 
 /* ---- upload ---- */
@@ -15,6 +16,8 @@ KERNEL void __launch_bounds__(128) upload(const __grid_constant__ agi_cuda_uploa
 
 /* ---- statistics ---- */
 
+enum { ROWS_OF_WARP = AGI_CUDA_STATS_ROWS };
+
 template <class real> VERB double sum_over_warp(real x)
 {
     double sum = x;
@@ -24,27 +27,20 @@ template <class real> VERB double sum_over_warp(real x)
     return sum;
 }
 
-/* A row of dO or tdO, or of O or tO with its low half. */
-struct output_row {
-    const ag_tensor &t, &low;
-    const int64_t at, low_at;
+/* A row of an output of more than 16 bits; it has no low half. */
+template <class Number> struct output_row {
+    const Number *data;
+    int64_t step;
 
-    VERB output_row(const ag_tensor &tensor, const ag_tensor &low_half, const head_place &x, int row)
-        : t(tensor), low(low_half), at(element_at(t, x.s.view, x.h, x.s.q0 + row)),
-          low_at(element_at(low, x.s.view, x.h, x.s.q0 + row))
+    VERB output_row(const ag_tensor &t, const head_place &x, int row)
+        : data(t.data == nullptr ? nullptr
+                                 : (const Number *)t.data + element_at(t, x.s.view, x.h, x.s.q0 + row)),
+          step(t.strides[3])
     {
     }
-    template <int DTYPE> VERB double number(int c) const
+    VERB double at(int c) const
     {
-        double sum = 0;
-        if (t.data != nullptr) {
-            sum = load_number<double>(DTYPE, t.data, at + c * t.strides[3]);
-        }
-        if (low.data != nullptr) {
-            sum += load_number<double>(DTYPE, low.data, low_at + c * low.strides[3]) *
-                   low_half_scale<double>(DTYPE);
-        }
-        return sum;
+        return data == nullptr ? 0 : (double)data[c * step];
     }
 };
 
@@ -68,59 +64,101 @@ VERB double sink_tangent(const agi_cuda_params &p, int h)
                : load_number<double>(p.aux_dtype, p.a.tsink.data, h * p.a.tsink.strides[1]);
 }
 
-/* rowsum(dO o O) and, with tangents, rowsum(tO o dO + O o tdO): a lane's part. */
+/* rowsum(dO o O) and, with tangents, rowsum(tO o dO + O o tdO). */
 struct row_products {
     double D, tD;
 };
-template <int DTYPE, bool TANGENTS>
-VERB row_products products_of_row(const agi_cuda_params &p, const head_place &x, int row)
+
+/* Outputs of 16 bits: eight lanes a row, four rows a warp. dot(pair, row, c): the product of eight channels. AHEAD: so
+ * many of the loop's steps are loaded at once. */
+template <bool TANGENTS, int AHEAD, class Dot>
+VERB row_products short_products(const agi_cuda_params &p, const head_place &x, int first, Dot dot)
 {
-    const ag_tensor none = {};
-    const output_row o(p.a.o, p.a.o_low, x, row), d_o(p.a.d_o, none, x, row);
-    const output_row to(p.a.to, p.a.to_low, x, row), td_o(p.a.td_o, none, x, row);
-    row_products sum = {0, 0};
-#pragma unroll(TANGENTS ? 2 : 4)
-    for (int c = threadIdx.x % 32; c < p.Dv; c += 32) {
-        const double dO = d_o.number<DTYPE>(c), O = o.number<DTYPE>(c);
-        sum.D += dO * O;
+    const ag_args &a = p.a;
+    const int row = min(first + (int)threadIdx.x % 32 / 8, x.s.n_q - 1);
+    float D = 0, tD = 0;
+#pragma unroll(AHEAD)
+    for (int c = threadIdx.x % 8 * 8; c < p.Dv; c += 64) {
+        D += dot({a.o, a.o_low, a.d_o}, row, c);
         if constexpr (TANGENTS) {
-            sum.tD += to.number<DTYPE>(c) * dO;
-            sum.tD += O * td_o.number<DTYPE>(c);
+            tD += dot({a.to, a.to_low, a.d_o}, row, c) + dot({a.o, a.o_low, a.td_o}, row, c);
         }
     }
-    return sum;
+    return {sum_of_eight(D), sum_of_eight(tD)};
+}
+template <class F, bool TANGENTS>
+VERB row_products products_in_bytes(const agi_cuda_params &p, const head_place &x, int first)
+{
+    return short_products < TANGENTS,
+           TANGENTS ? 1 : 4 > (p, x, first, [&](const output_pair &pair, int row, int c) {
+                              return dot_of_bytes<F>(p, pair, x.s, x.h, row, c);
+                          });
 }
 template <bool TANGENTS>
-VERB row_products products_of_row(const agi_cuda_params &p, const head_place &x, int row)
+CALLED row_products products_in_chunks(const agi_cuda_params &p, const head_place &x, int first)
 {
-    switch (p.out_dtype) {
-    case AG_F64: return products_of_row<AG_F64, TANGENTS>(p, x, row);
-    case AG_F32: return products_of_row<AG_F32, TANGENTS>(p, x, row);
-    case AG_F16: return products_of_row<AG_F16, TANGENTS>(p, x, row);
-    default: return products_of_row<AG_BF16, TANGENTS>(p, x, row);
-    }
+    return short_products<TANGENTS, 1>(p, x, first, [&](const output_pair &pair, int row, int c) {
+        return dot_of_chunk(p, pair, x.s, x.h, row, c);
+    });
 }
 
-/* D = rowsum(dO o O) - dL, tD = rowsum(tO o dO + O o tdO) - tdL: a warp per row. */
+/* Outputs of more bits: the warp takes one row after the other, each lane keeps the sums of its own. */
+template <class Number, bool TANGENTS>
+VERB row_products long_products(const agi_cuda_params &p, const head_place &x, int first)
+{
+    row_products mine = {0, 0};
+    for (int r = 0; r < ROWS_OF_WARP && first + r < x.s.n_q; r++) {
+        const output_row<Number> o(p.a.o, x, first + r), d_o(p.a.d_o, x, first + r), to(p.a.to, x, first + r),
+            td_o(p.a.td_o, x, first + r);
+        double D = 0, tD = 0;
+#pragma unroll(TANGENTS ? 1 : 4)
+        for (int c = threadIdx.x % 32; c < p.Dv; c += 32) {
+            const double dO = d_o.at(c), O = o.at(c);
+            D += dO * O;
+            if constexpr (TANGENTS) {
+                tD += to.at(c) * dO;
+                tD += O * td_o.at(c);
+            }
+        }
+        D = sum_over_warp(D);
+        tD = sum_over_warp(tD);
+        mine = (int)threadIdx.x % 32 / 8 == r ? row_products{D, tD} : mine;
+    }
+    return mine;
+}
+
+template <bool TANGENTS>
+VERB row_products products_of_rows(const agi_cuda_params &p, const head_place &x, int first)
+{
+    if (first >= x.s.n_q) {
+        return {0, 0};
+    }
+    switch (p.out_dtype) {
+    case AG_F64: return long_products<double, TANGENTS>(p, x, first);
+    case AG_F32: return long_products<float, TANGENTS>(p, x, first);
+    default: break;
+    }
+    if (p.w.operands == 0) {
+        return products_in_chunks<TANGENTS>(p, x, first);
+    }
+    return p.out_dtype == AG_F16 ? products_in_bytes<f16, TANGENTS>(p, x, first)
+                                 : products_in_bytes<bf16, TANGENTS>(p, x, first);
+}
+
+/* D = rowsum(dO o O) - dL, tD = rowsum(tO o dO + O o tdO) - tdL. */
 template <class real>
-VERB void row_statistics(const agi_cuda_params &p, const head_place &x, int row, real *to)
+VERB void store_statistics(const agi_cuda_params &p, const head_place &x, int row, const row_products &sum)
 {
     const bool there = row < x.s.n_q;
     const double L = there ? row_number(p.a.lse, x, row) : -INFINITY;
-    row_products sum = {0, 0};
-    if (there) {
-        sum = p.a.to.data == nullptr ? products_of_row<false>(p, x, row) : products_of_row<true>(p, x, row);
-    }
-    const double D = sum_over_warp(sum.D), tD = sum_over_warp(sum.tD);
     const bool output = has_output(p, x.h, L);
-    if (threadIdx.x % 32 == 0) {
-        to[0] = L == -INFINITY ? (real)INFINITY : (real)L;
-        to[1] = fabs(L) < INFINITY ? (real)(L - (double)to[0]) : 0;
-        to[2] = there ? (real)((output ? D : 0) - row_number(p.a.d_lse, x, row)) : 0;
-        to[3] = (real)(!there ? 0 : output ? row_number(p.a.mu, x, row) : sink_tangent(p, x.h));
-        to[4] = there ? (real)((output ? tD : 0) - row_number(p.a.td_lse, x, row)) : 0;
-        to[5] = to[6] = to[7] = 0;
-    }
+    real *const to = (real *)stats_of_head<real>(p, x) + (int64_t)row * AGI_CUDA_STATS;
+    to[0] = L == -INFINITY ? (real)INFINITY : (real)L;
+    to[1] = fabs(L) < INFINITY ? (real)(L - (double)to[0]) : 0;
+    to[2] = there ? (real)((output ? sum.D : 0) - row_number(p.a.d_lse, x, row)) : 0;
+    to[3] = (real)(!there ? 0 : output ? row_number(p.a.mu, x, row) : sink_tangent(p, x.h));
+    to[4] = there ? (real)((output ? sum.tD : 0) - row_number(p.a.td_lse, x, row)) : 0;
+    to[5] = to[6] = to[7] = 0;
 }
 
 /* All rows of whole tiles: those after the end have weights of zero. */
@@ -131,20 +169,22 @@ template <class real> VERB void statistics(const agi_cuda_params &p)
     if (head >= p.B * p.H) {
         return;
     }
-    head_place x;
-    x.s = find_sequence(p, head / p.H);
-    x.h = (int)(head % p.H);
-    const int row = (int)(index % p.w.blocks);
-    if (row < (x.s.n_q + AGI_CUDA_SCALE_ROWS - 1) / AGI_CUDA_SCALE_ROWS * AGI_CUDA_SCALE_ROWS) {
-        row_statistics<real>(p, x, row, (real *)stats_of_head<real>(p, x) + (int64_t)row * AGI_CUDA_STATS);
+    const head_place x = {find_sequence(p, head / p.H), (int)(head % p.H)};
+    const int first = (int)(index % p.w.blocks) * ROWS_OF_WARP, lane = threadIdx.x % 32;
+    if (first < (x.s.n_q + AGI_CUDA_SCALE_ROWS - 1) / AGI_CUDA_SCALE_ROWS * AGI_CUDA_SCALE_ROWS) {
+        const row_products sum = p.a.to.data == nullptr ? products_of_rows<false>(p, x, first)
+                                                        : products_of_rows<true>(p, x, first);
+        if (lane % 8 == 0) {
+            store_statistics<real>(p, x, first + lane / 8, sum);
+        }
     }
 }
 
-KERNEL void __launch_bounds__(256) statistics_f32(const __grid_constant__ agi_cuda_params p)
+KERNEL void __launch_bounds__(256, 3) statistics_f32(const __grid_constant__ agi_cuda_params p)
 {
     statistics<float>(p);
 }
-KERNEL void __launch_bounds__(256) statistics_f64(const __grid_constant__ agi_cuda_params p)
+KERNEL void __launch_bounds__(256, 3) statistics_f64(const __grid_constant__ agi_cuda_params p)
 {
     statistics<double>(p);
 }

@@ -3,66 +3,12 @@
 #pragma once
 #include "cuda/kernels/hopper_visits.cuh"
 #include "cuda/kernels/results.cuh"
+#include "cuda/kernels/row_dots.cuh"
 
 constexpr double LOG2_OF_E = 1.4426950408889634;
 
 /* P is larger by this power of two as an operand in float16, whose range is small. */
 template <class F> constexpr float RAISE = F::RAISED ? 14 : 0;
-
-/* ---- A product of two outputs, row by row ---- */
-
-/* x and its low half, what rounding took from it, times y; an absent tensor is zero. */
-struct output_pair {
-    const ag_tensor &x, &low, &y;
-};
-
-/* Of eight channels of a row. */
-VERB float dot_of_chunk(const agi_cuda_params &p, const output_pair &t, const sequence &s, int h, int row,
-                        int c)
-{
-    const int64_t x = element_at(t.x, s.view, h, s.q0 + row), y = element_at(t.y, s.view, h, s.q0 + row);
-    const int64_t low = element_at(t.low, s.view, h, s.q0 + row);
-    float sum = 0, of_low = 0;
-#pragma unroll
-    for (int i = c; i < c + 8; i++) {
-        if (i < p.Dv && t.x.data != nullptr && t.y.data != nullptr) {
-            const float g = load_number<float>(p.out_dtype, t.y.data, y + i * t.y.strides[3]);
-            sum = fmaf(load_number<float>(p.out_dtype, t.x.data, x + i * t.x.strides[3]), g, sum);
-            if (t.low.data != nullptr) {
-                const float a = load_number<float>(p.out_dtype, t.low.data, low + i * t.low.strides[3]);
-                of_low = fmaf(a, g, of_low);
-            }
-        }
-    }
-    return sum + of_low * low_half_scale<float>(p.out_dtype);
-}
-/* The same where eight channels are 16 bytes in a row. */
-template <class F>
-VERB float dot_of_bytes(const agi_cuda_params &p, const output_pair &pair, const sequence &s, int h, int row,
-                        int c)
-{
-    struct alignas(16) chunk {
-        uint32_t words[4];
-    };
-    const ag_tensor *const t[3] = {&pair.x, &pair.y, &pair.low};
-    chunk x[3] = {};
-#pragma unroll
-    for (int n = 0; n < 3; n++) {
-        if (t[n]->data != nullptr && c < p.Dv) {
-            x[n] =
-                *(const chunk *)((const uint16_t *)t[n]->data + element_at(*t[n], s.view, h, s.q0 + row) + c);
-        }
-    }
-    float sum = 0, of_low = 0;
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        const float2 o = F::unpack(x[0].words[i]), g = F::unpack(x[1].words[i]),
-                     low = F::unpack(x[2].words[i]);
-        sum = fmaf(o.y, g.y, fmaf(o.x, g.x, sum));
-        of_low = fmaf(low.y, g.y, fmaf(low.x, g.x, of_low));
-    }
-    return sum + of_low * low_half_scale<float>(p.out_dtype);
-}
 
 VERB double row_number(const ag_tensor &t, const sequence &s, int h, int row)
 {
@@ -100,13 +46,6 @@ template <class T, class Call> struct statistics_tile {
                                : dot_of_chunk(f.p, t, s, h, row, mine);
         }
         return sum;
-    }
-    VERB float sum_of_lanes(float x) const
-    {
-        for (int step = 4; step > 0; step /= 2) {
-            x += __shfl_xor_sync(~0u, x, step);
-        }
-        return x;
     }
     VERB bool is_there(int row) const
     {
@@ -202,7 +141,7 @@ template <class T> struct tile_statistics : statistics_tile<T, agi_hopper_ring> 
 #pragma unroll
         for (int n = 0; n < EACH; n++) {
             const int r = n * 32 + (int)threadIdx.x / 8, row = m * T::N + r;
-            const float sum = base::sum_of_lanes(D[n]);
+            const float sum = sum_of_eight(D[n]);
             if (threadIdx.x % 8 == 0) {
                 const int64_t at = tile * T::N + r;
                 base::put_lse(f.lse + at, f.lse_rest + at, base::lse(row), RAISE<typename T::F>);
@@ -264,8 +203,8 @@ template <class T> struct tile_second_statistics : statistics_tile<T, agi_hopper
         }
 #pragma unroll
         for (int n = 0; n < EACH; n++) {
-            D[n] = base::sum_of_lanes(D[n]);
-            tD[n] = base::sum_of_lanes(tD[n]);
+            D[n] = sum_of_eight(D[n]);
+            tD[n] = sum_of_eight(tD[n]);
             if (threadIdx.x % 8 == 0) {
                 put_row(n * 32 + (int)threadIdx.x / 8, D[n], tD[n]);
             }

@@ -249,7 +249,7 @@ template <class T, bool TANGENT> struct online {
         each_row<T>(p, at, [&](int m, int half, int row) {
             const double l = (double)all_keys[m][half];
             const bool there = row < at.n_own && l != 0;
-            const double L = there ? (double)top[m][half] + log(l) : -(double)INFINITY;
+            const double L = there ? (double)top[m][half] + log_of_sum<T>(l) : -(double)INFINITY;
             const double tL = there ? (double)shift[m][half] + (double)mu[m][half] : 0;
             store_row(p, p.a.lse, AG_ACC_LSE, at.x, row, L);
             if (TANGENT) {
@@ -257,15 +257,11 @@ template <class T, bool TANGENT> struct online {
             }
         });
         const auto o = [&](int m, int half, int n, int i) { return c[0].x[m][n][i] * inverse[m][half]; };
-        const auto same = [](int, int, real x) { return x; };
-        results<T> all;
-        all.collect(o);
-        store_halves<T>(p, p.a.o, p.a.o_low, AG_ACC_O, at, all, same);
+        store_outputs<T>(p, p.a.o, p.a.o_low, AG_ACC_O, at, o);
         if constexpr (TANGENT) {
-            all.collect([&](int m, int half, int n, int i) {
+            store_outputs<T>(p, p.a.to, p.a.to_low, AG_ACC_TO, at, [&](int m, int half, int n, int i) {
                 return c[1].x[m][n][i] * inverse[m][half] - mu[m][half] * o(m, half, n, i);
             });
-            store_halves<T>(p, p.a.to, p.a.to_low, AG_ACC_TO, at, all, same);
         }
     }
 };

@@ -9,6 +9,7 @@ template <class T> struct block_place {
     int block_row, warp_row; /* the first rows of the block and of the warp */
     int n_own, n_stream;     /* rows of both sides */
     int from, to;            /* the rows of the stream that are the block's */
+    char *staging; /* shared memory of the warp's rows of the first matrix: free when all tiles are visited */
 };
 
 template <class Map, class T> VERB block_place<T> find_block(const agi_cuda_params &p)
@@ -16,8 +17,9 @@ template <class Map, class T> VERB block_place<T> find_block(const agi_cuda_para
     const agi_cuda_part &w = p.w;
     block_place<T> at;
     const int heads = Map::KEYS ? p.Hk : p.H;
-    const int64_t index = blockIdx.x / w.parts, head = index / w.blocks, block = index % w.blocks;
-    at.part = (int)(blockIdx.x % w.parts);
+    const int parts = w.parts, blocks = (int)w.blocks; /* a launch has fewer than 2^31 */
+    const int index = (int)blockIdx.x / parts, head = index / blocks, block = index % blocks;
+    at.part = (int)blockIdx.x % parts;
     at.x.s = find_sequence(p, head / heads);
     at.x.h = (int)(head % heads);
     at.kv_head = at.x.h;
@@ -26,8 +28,7 @@ template <class Map, class T> VERB block_place<T> find_block(const agi_cuda_para
     } else {
         at.kv_head /= p.group;
     }
-    at.block_row =
-        (int)(Map::KEYS ? block : w.blocks - 1 - block) * T::BLOCK_ROWS; /* long causal rows first */
+    at.block_row = (Map::KEYS ? block : blocks - 1 - block) * T::BLOCK_ROWS; /* long causal rows first */
     at.warp_row = at.block_row + (int)threadIdx.x / 32 * T::WARP_ROWS;
     at.n_own = Map::KEYS ? at.x.s.n_k : at.x.s.n_q;
     at.n_stream = Map::KEYS ? at.x.s.n_q : at.x.s.n_k;

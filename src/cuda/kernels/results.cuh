@@ -37,6 +37,50 @@ template <class T> struct result_rows {
     }
 };
 
+/* ---- 16 bytes at a time ---- */
+
+/* Can the rows of a result of 16-bit numbers be stored so? */
+template <class F> VERB bool has_chunks(const output &out, int width)
+{
+    const int64_t *const s = out.t->strides;
+    return F::BYTES == 2 && F::PLANES == 1 && out.dtype != AG_F32 && !out.accumulate && width % 8 == 0 &&
+           s[3] == 1 && ((s[0] | s[1] | s[2]) & 7) == 0 && (uintptr_t)out.t->data % 16 == 0;
+}
+
+/* By way of the warp's place in shared memory: f(m, half, n, i) is the number from the sum at x[m][n][i]. */
+template <class T, class Function>
+VERB void store_in_chunks(const output &out, const result_rows<T> &r, Function f)
+{
+    struct alignas(16) chunk {
+        uint32_t words[4];
+    };
+    constexpr int CHUNKS = T::C / 8;
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int i = 0; i < 2 * T::M; i++) {
+        const int m = i / 2, half = i % 2;
+        const bool there = r.row(m, half) < r.at.n_own;
+        uint32_t *const row =
+            (uint32_t *)(r.at.staging + (m * 16 + half * 8 + lane / 4) * T::PITCH) + lane % 4;
+#pragma unroll
+        for (int n = 0; n < CHUNKS; n++) {
+            row[4 * n] = there ? T::F::pack(f(m, half, n, 2 * half), f(m, half, n, 2 * half + 1)) : 0;
+        }
+    }
+    __syncwarp();
+#pragma unroll
+    for (int k = lane; k < T::WARP_ROWS * CHUNKS; k += 32) {
+        const int row = r.at.warp_row + k / CHUNKS, column = r.at.part * T::C + k % CHUNKS * 8;
+        if (r.exists(row) && column < r.width) {
+            *(chunk *)((uint16_t *)out.t->data + r.offset(out, row) + column) =
+                *(const chunk *)(r.at.staging + k / CHUNKS * T::PITCH + k % CHUNKS * 16);
+        }
+    }
+    __syncwarp(); /* the next result takes the same place */
+}
+
+/* ---- Number by number ---- */
+
 /* The numbers that a lane stores, C / 4 for each of its 2 M rows, taken out of the registers so that the loops below
  * are short: f(m, half, n, i) is the number from the sum at x[m][n][i]. */
 template <class T> struct results {
@@ -99,6 +143,24 @@ VERB void store_results(const output &out, const result_rows<T> &r, const result
             }
         }
     }
+}
+
+/* Stores f(m, half, n, i), as in store_in_chunks, in the way that the result allows. */
+template <class T, class Function>
+VERB void store_columns(const output &out, const result_rows<T> &r, Function f)
+{
+    if (out.t->data == nullptr) {
+        return;
+    }
+    if constexpr (T::F::BYTES == 2 && T::F::PLANES == 1) {
+        if (has_chunks<typename T::F>(out, r.width)) {
+            store_in_chunks(out, r, f);
+            return;
+        }
+    }
+    results<T> all;
+    all.collect(f);
+    store_results<T>(out, r, all, [](int, int, typename T::real x) { return x; });
 }
 
 /* One float64 per row: lse, mu, nu. */

@@ -77,6 +77,29 @@ VERB void store_halves(const agi_cuda_params &p, const ag_tensor &o, const ag_te
     }
 }
 
+/* The same of numbers that are there already: f as in store_columns. */
+template <class T, class Function>
+VERB void store_outputs(const agi_cuda_params &p, const ag_tensor &o, const ag_tensor &low, uint32_t bit,
+                        const block_place<T> &at, Function f)
+{
+    const result_rows<T> r = {at, false, p.flags & AG_PACKED ? 0 : p.Nq, p.Dv, at.x.h};
+    store_columns<T>({&o, p.out_dtype, (p.a.accumulate & bit) != 0}, r, f);
+    if constexpr (T::F::BYTES == 2 && T::F::PLANES == 1) {
+        store_columns<T>({&low, p.out_dtype, false}, r, [&](int m, int half, int n, int i) {
+            return low_half(p.out_dtype, f(m, half, n, i));
+        });
+    }
+}
+
+/* log l, as exact as l is. */
+template <class T> VERB double log_of_sum(double l)
+{
+    if constexpr (T::F::BYTES == 2 && T::F::PLANES == 1) {
+        return 0.6931471805599453 * (double)log2f((float)l);
+    }
+    return log(l);
+}
+
 /* Calls f(m, half, row) for each row of the warp that the tensors have, by one lane. */
 template <class T, class Function>
 VERB void each_row(const agi_cuda_params &p, const block_place<T> &at, Function f)

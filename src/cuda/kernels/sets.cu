@@ -145,12 +145,33 @@ VERB bool sees_some(const agi_cuda_params &p, const head_place &x, const query_r
     return some;
 }
 
-/* A lane per key; the warps share its queries, and stop as soon as one of them has found a pair. Tiles that the mask
- * hides are left out, and of those that it shows nothing is read unless there is a bias. */
+/* Which of the block's 32 keys some warp has seen: each warp brings its own, and all learn of all. Two rows of words take
+ * turns, so that nobody writes what others still read. */
+struct seen_keys {
+    enum { WARPS = 8 };
+    uint32_t *words;
+    uint32_t all;
+    int turn;
+
+    VERB void add(uint32_t of_warp)
+    {
+        uint32_t *const row = words + turn * WARPS;
+        if (threadIdx.x % 32 == 0) {
+            row[threadIdx.x / 32] = of_warp;
+        }
+        __syncthreads();
+        for (int warp = 0; warp < WARPS; warp++) {
+            all |= row[warp];
+        }
+        turn = 1 - turn;
+    }
+};
+
+/* A lane per key; the warps share its queries, and stop when pairs have been found for all of the block's keys. Tiles
+ * that the mask hides are left out, and of those that it shows nothing is read unless there is a bias. */
 KERNEL void __launch_bounds__(256) hopper_live(const __grid_constant__ agi_hopper_before f)
 {
     SHARED_MEMORY(shared);
-    volatile int *const found = (volatile int *)shared;
     const agi_cuda_params &p = f.p;
     const int64_t index = blockIdx.x / p.w.blocks, heads = f.x.live_head == 0 ? 1 : p.Hk;
     const int64_t b = index / heads, kv_head = index % heads;
@@ -158,29 +179,22 @@ KERNEL void __launch_bounds__(256) hopper_live(const __grid_constant__ agi_hoppe
     head_place x = {find_sequence(p, b), 0};
     const query_range queries(p, x.s, j), of_first(p, x.s, first),
         of_last(p, x.s, min(first + 31, x.s.n_k - 1));
-    if (threadIdx.x < 32) {
-        found[lane] = j >= x.s.n_k;
-    }
-    __syncthreads();
+    seen_keys seen = {(uint32_t *)shared, or_over_warp(j >= x.s.n_k ? 1u << lane : 0), 0};
     for (int n = 0; n < (is_broadcast(p, 1) ? 1 : p.group); n++) {
         x.h = (int)kv_head * p.group + n;
-        for (int tile = of_first.from / AGI_HOPPER_CLASS; tile * AGI_HOPPER_CLASS < of_last.end; tile++) {
+        for (int tile = of_first.from / AGI_HOPPER_CLASS;
+             tile * AGI_HOPPER_CLASS < of_last.end && seen.all != ~0u; tile++) {
             const int begin = tile * AGI_HOPPER_CLASS, end = begin + AGI_HOPPER_CLASS;
             const int has = p.a.mask.data == nullptr
                                 ? AGI_TILE_SEEN | AGI_TILE_HIDDEN
                                 : class_of_keys<32>(f.x, classes_of(f.x, x.s, x.h, begin), first);
-            if (!__any_sync(~0u, found[lane] == 0)) {
-                break;
-            }
-            const bool all = has == AGI_TILE_SEEN && p.a.bias.data == nullptr;
-            if (all ? max(queries.from, begin) < min(queries.end, end)
-                    : has & AGI_TILE_SEEN && found[lane] == 0 && sees_some(p, x, queries, tile, j)) {
-                found[lane] = 1; /* by any warp: nobody stores 0 any more */
-            }
+            const bool all = has == AGI_TILE_SEEN && p.a.bias.data == nullptr, known = seen.all >> lane & 1;
+            const bool sees = all ? max(queries.from, begin) < min(queries.end, end)
+                                  : has & AGI_TILE_SEEN && !known && sees_some(p, x, queries, tile, j);
+            seen.add(or_over_warp(sees ? 1u << lane : 0));
         }
     }
-    __syncthreads();
     if (threadIdx.x < 32) {
-        f.x.live[b * f.x.live_batch + kv_head * f.x.live_head + j] = (uint8_t)found[lane];
+        f.x.live[b * f.x.live_batch + kv_head * f.x.live_head + j] = (uint8_t)(seen.all >> lane & 1);
     }
 }

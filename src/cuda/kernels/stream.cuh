@@ -290,5 +290,6 @@ template <class State, class T> VERB void run_stream(const agi_cuda_params &p)
     State state;
     state.begin(p, loop.at);
     loop.run(state);
+    loop.at.staging = memory + threadIdx.x / 32 * T::WARP_ROWS * T::PITCH;
     state.finish(p, loop.at);
 }
