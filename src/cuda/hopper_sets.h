@@ -20,9 +20,9 @@ enum {
  * and dq: the same). hopper_params.h says what they mean. */
 /* clang-format off */
 #define AGI_HOPPER_SETS(X, Y, format) \
-    X(Y, format, softcap, AGI_HAS_SOFTCAP, 3, 112, 4, 2, 128, 2, 2, 64, 4, 2, 64, 3) \
+    X(Y, format, softcap, AGI_HAS_SOFTCAP, 4, 64, 4, 2, 128, 2, 2, 64, 4, 2, 64, 3) \
     X(Y, format, relative, AGI_HAS_RELATIVE, 3, 112, 4, 2, 128, 2, 2, 64, 4, 2, 64, 3) \
-    X(Y, format, bias, AGI_HAS_BIAS, 2, 112, 2, 2, 96, 2, 2, 64, 4, 2, 64, 3) \
+    X(Y, format, bias, AGI_HAS_BIAS, 3, 64, 3, 2, 96, 2, 2, 64, 4, 2, 64, 3) \
     X(Y, format, mask, AGI_HAS_MASK, 2, 128, 2, 2, 128, 2, 2, 64, 4, 2, 64, 3) \
     X(Y, format, bias_mask, AGI_HAS_BIAS | AGI_HAS_MASK, 2, 112, 2, 2, 96, 2, 2, 64, 4, 2, 64, 3) \
     X(Y, format, dropout, AGI_HAS_DROPOUT, 2, 128, 2, 2, 128, 2, 2, 64, 4, 2, 64, 3) \
