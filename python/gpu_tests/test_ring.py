@@ -9,6 +9,7 @@ import pathlib
 import subprocess
 import sys
 import tempfile
+import unittest
 
 import torch
 import torch.distributed as dist
@@ -136,7 +137,7 @@ def test_bits():
 
 def test_three_ranks():
     if dist.get_world_size() > 1:
-        return
+        raise unittest.SkipTest("one of several ranks: it starts none")
     names = [name for name in globals() if name.startswith("test_") and name != "test_three_ranks"]
     core = sys.modules["attngrad._core"].__file__
     run = [sys.executable, str(pathlib.Path(__file__).with_name("run.py")), core, "test_ring.py"]

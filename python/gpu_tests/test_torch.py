@@ -2,6 +2,8 @@
 mode, torch.func, vmap, compile, autocast, and what is refused. ATTNGRAD_TEST_DEVICE=cpu runs what does not need a GPU on
 the CPU: a test of this file itself."""
 
+import unittest
+
 import torch
 import torch.nn.functional as F
 from attngrad.torch import MultiheadAttention, scaled_dot_product_attention as sdpa
@@ -148,8 +150,7 @@ def test_packed():
 
 
 def test_mixed_devices():
-    if needs_gpu():
-        return
+    needs_gpu()
     x, y = draw(1, 2, 8, 16), draw(1, 2, 8, 16).to("cuda")
     refuses("key: device cpu, but query is on cuda:0", lambda: sdpa(y, x, y))
     refuses("value: device cuda:0, but query is on cpu", lambda: sdpa(x, x, y))
@@ -158,30 +159,33 @@ def test_mixed_devices():
     refuses("backend: 'cuda', but query is on the CPU", lambda: sdpa(x, x, x, backend="cuda"))
 
 
-def test_arrays_of_pytorch_and_cupy():
-    if needs_gpu():
-        return
+def test_arrays_of_pytorch():
+    needs_gpu()
     x = draw(2, 9, 16)
     wanted = attngrad.forward(x, x, x).o
     y = x.to("cuda")
     o = attngrad.forward(y, y, y).o
     assert type(o) is torch.Tensor and o.is_cuda
     compare("a tensor", o, torch.as_tensor(wanted), torch.float64)
+
+
+def test_arrays_of_cupy():
+    """Beside PyTorch's in one process; test_cupy.py has the rest."""
+    needs_gpu()
     try:
         import cupy
-    except ImportError:
-        print("CuPy is not here: its arrays are not tested")
-        return
+    except ImportError as error:
+        raise unittest.SkipTest(f"CuPy is not here: {error}") from None
+    x = draw(2, 9, 16)
     z = cupy.asarray(x.numpy())
     o = attngrad.forward(z, z, z).o
     assert isinstance(o, cupy.ndarray)
-    compare("CuPy", torch.as_tensor(cupy.asnumpy(o)), torch.as_tensor(wanted), torch.float64)
+    compare("CuPy", torch.as_tensor(cupy.asnumpy(o)), torch.as_tensor(attngrad.forward(x, x, x).o), torch.float64)
 
 
 def test_memory():
     """A second derivative at 8,192 positions takes memory in proportion to them, and gives all of it back."""
-    if needs_gpu():
-        return
+    needs_gpu()
     torch.cuda.empty_cache()
     before = torch.cuda.memory_allocated()
     q, k, v = (torch.randn(1, 4, 8192, 64, device="cuda", requires_grad=True) for _ in range(3))

@@ -14,8 +14,7 @@ import attngrad
 
 def test_stream():
     """A call waits for what its stream has before it."""
-    if needs_gpu():
-        return
+    needs_gpu()
     x = draw(2, 8, 1024, 64, dtype=torch.float32).to("cuda")
     torch.cuda.synchronize()
     wanted = sdpa(x * 2, x, x)
@@ -52,8 +51,7 @@ def same(got, wanted):
 
 def test_several_streams():
     """Several shapes at once, on streams of different priority."""
-    if needs_gpu():
-        return
+    needs_gpu()
     inputs = cases()
     wanted = [derivatives(*x) for x in inputs]
     streams = [torch.cuda.Stream(priority=-(n % 2)) for n in range(len(inputs))]
@@ -71,8 +69,7 @@ def test_several_streams():
 
 def test_threads():
     """Each thread has a stream of its own."""
-    if needs_gpu():
-        return
+    needs_gpu()
     inputs, wrong = cases(), []
     wanted = [derivatives(*x) for x in inputs]
     torch.cuda.synchronize()
@@ -118,8 +115,7 @@ def capture(function):
 
 def test_graph():
     """Replays give the bits of eager calls, also with other inputs, other lengths and another seed."""
-    if needs_gpu():
-        return
+    needs_gpu()
     q, k, v = (draw(2, 4, 300, 64, dtype=torch.float32).to("cuda").requires_grad_() for _ in range(3))
     lengths, seed = torch.tensor([300, 100], device="cuda"), torch.tensor(3, device="cuda")
 
@@ -142,8 +138,7 @@ def test_graph():
 
 def test_graph_of_second_derivatives():
     """Double backward and forward mode, replayed with other inputs."""
-    if needs_gpu():
-        return
+    needs_gpu()
     q, k, v = (draw(1, 4, 200, 64, dtype=torch.bfloat16).to("cuda") for _ in range(3))
 
     def step():
@@ -161,8 +156,7 @@ def test_graph_of_second_derivatives():
 
 def test_graph_on_two_streams():
     """One graph replayed on two streams in turn."""
-    if needs_gpu():
-        return
+    needs_gpu()
     q, k, v = (draw(1, 8, 2048, 64, dtype=torch.bfloat16).to("cuda") for _ in range(3))
     wanted = derivatives(q, k, v)
     graph, results = capture(lambda: derivatives(q, k, v))
@@ -186,8 +180,7 @@ class Layer(torch.nn.Module):
 
 def test_graphed_callable():
     """torch.cuda.make_graphed_callables: forward and backward as graphs."""
-    if needs_gpu():
-        return
+    needs_gpu()
     layer = Layer().to("cuda")
     x, y = (draw(2, 4, 100, 32, dtype=torch.float32).to("cuda").requires_grad_() for _ in range(2))
     wanted = torch.autograd.grad(layer(y).square().sum(), (y, layer.weight))
@@ -199,8 +192,7 @@ def test_graphed_callable():
 
 def test_dropout_in_a_graph():
     """Without a seed each replay draws another mask, from PyTorch's generator; with a number for a seed none does."""
-    if needs_gpu():
-        return
+    needs_gpu()
     x = draw(1, 2, 100, 32, dtype=torch.float32).to("cuda")
     graph, results = capture(lambda: [sdpa(x, x, x, dropout_p=0.5), sdpa(x, x, x, dropout_p=0.5, seed=7)])
     seen = []
@@ -213,8 +205,7 @@ def test_dropout_in_a_graph():
 
 def test_what_cannot_be_captured():
     """What the host must read, or copies to the GPU, is refused by name; the next capture works."""
-    if needs_gpu():
-        return
+    needs_gpu()
     x = draw(2, 50, 32, dtype=torch.float32).to("cuda")
     ends = torch.tensor([0, 20, 47], device="cuda")
     torch.cuda.synchronize()
@@ -237,8 +228,7 @@ def test_what_cannot_be_captured():
 
 def test_bits():
     """The same bits over repeats of all maps at 8,192 positions, also in a replayed graph."""
-    if needs_gpu():
-        return
+    needs_gpu()
     for dtype in LIMIT:
         q, k, v = (draw(1, 4, 8192, 64, dtype=dtype).to("cuda") for _ in range(3))
 
@@ -260,8 +250,7 @@ def test_bits():
 
 def test_invariant():
     """A sequence has the same bits alone and in a batch, on either side of the sizes at which other kernels serve."""
-    if needs_gpu():
-        return
+    needs_gpu()
     for dtype in (torch.float32, torch.bfloat16):
         for n in (1, 40, 64, 65, 600):
             q, k = (draw(4, 6, m, 64, dtype=dtype).to("cuda") for m in (n, 600))
