@@ -13,7 +13,7 @@ import unittest
 
 import torch
 import torch.distributed as dist
-from test_torch import CASES, DEVICE, compare, inputs, leaves, weight_of
+from test_torch import DEVICE, SMALL, cases_of, compare, inputs, leaves, weight_of
 
 from attngrad.torch import ring_attention, scaled_dot_product_attention, shard, unshard
 
@@ -67,7 +67,7 @@ def joined(x, name=None):
 
 def each_case(function, dtypes=(torch.float64, torch.float32, torch.bfloat16)):
     """function(attention, xs, tangents, cotangent) gives an output or None, and gradients or none."""
-    for options, tensors in CASES:
+    for options, tensors in cases_of(SMALL):
         names = ("q", "k", "v", *tensors)
         for dtype in dtypes:
             xs = inputs(dtype, tensors, options.get("enable_gqa", False))
