@@ -48,8 +48,8 @@ def vjp_goal(dim, n):
 
 def peer_rows(group, case, calls, goals, place, setting, pairs=None, tokens=TOKENS):
     """Rows of forward and vjp; calls: ours without a prefix, PyTorch's as "cudnn ...", "flash ...". The value is over
-    cuDNN. A row whose goal is over cuDNN keeps it, without a value, where cuDNN does not run; one without a goal is then
-    over FlashAttention. place: dim, n, causal, dtype."""
+    cuDNN. Where cuDNN does not run, a row with a goal has it without a value, and one without is over FlashAttention.
+    place: dim, n, causal, dtype."""
     ms = milliseconds(calls, setting)
     pairs = pairs or (place["n"] / 2 if place["causal"] else place["n"])
     for name in ("forward", "vjp"):

@@ -1,8 +1,8 @@
 """Runs the tests of one file under plain python3, without pytest: run.py CORE FILE [NAME]...
 
-CORE is the extension module that CMake built. Each function of the file whose name begins with test_ is a test; NAME picks
-some. A failure prints its traceback. A test that raises unittest.SkipTest is skipped: its line says why, and it is counted
-apart. The exit status is 1 if one failed or there is none, 77 if all were skipped."""
+CORE is the extension module that CMake built. Each function of the file whose name begins with test_ is a test; NAME
+picks some. A failure prints its traceback. A test that raises unittest.SkipTest is skipped: its line says why, and it
+is counted apart. The exit status is 1 if one failed or there is none, 77 if all were skipped."""
 
 import importlib.util
 import pathlib

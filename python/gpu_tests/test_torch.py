@@ -64,7 +64,7 @@ def attention_of(options, names):
 
 
 def compare_case(function, options, tensors, sizes, dtype):
-    """function(attention, *tensors) gives tensors: on the GPU in this dtype, on the CPU in float64 of the same values."""
+    """function(attention, *tensors) gives tensors: here in this dtype, on the CPU in float64 of the same values."""
     xs = inputs(dtype, tensors, options.get("enable_gqa", False), sizes)
     attention = attention_of(options, list(tensors))
     wanted = function(attention, *[x.double() for x in xs])
