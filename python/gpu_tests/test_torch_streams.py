@@ -248,18 +248,42 @@ def test_bits():
         assert same(results, first), f"{dtype} in a graph"
 
 
-def test_invariant():
-    """A sequence has the same bits alone and in a batch, on either side of the sizes at which other kernels serve."""
-    needs_gpu()
-    for dtype in (torch.float32, torch.bfloat16):
-        for n in (1, 40, 64, 65, 600):
-            q, k = (draw(4, 6, m, 64, dtype=dtype).to("cuda") for m in (n, 600))
+def invariant_results(q, k, **keywords):
+    """Output, gradients and the output's tangent."""
+    a, b = (x.detach().requires_grad_() for x in (q, k))
+    o = sdpa(a, b, b, invariant=True, **keywords)
+    tangent = torch.func.jvp(lambda x: sdpa(x, k, k, invariant=True, **keywords), (q,), (q,))[1]
+    return [o, *torch.autograd.grad(o.float().sum(), (a, b)), tangent]
 
-            def all_of(a, b):
-                a, b = a.detach().requires_grad_(), b.detach().requires_grad_()
-                o = sdpa(a, b, b, invariant=True)
-                return [o, *torch.autograd.grad(o.float().sum(), (a, b))]
 
-            together = all_of(q, k)
-            for got, whole in zip(all_of(q[1:2, 2:4], k[1:2, 2:4]), together, strict=True):
-                assert torch.equal(got, whole[1:2, 2:4]), f"{dtype} {n}"
+# Queries and keys: at most 64 of both, single queries with many keys and all others have kernels of their own.
+SIDES = [(1, 1), (1, 40), (40, 40), (64, 64), (64, 65), (65, 64), (1, 600), (40, 600), (65, 600), (600, 600)]
+
+
+def test_invariant(device="cuda"):
+    """A sequence and heads have the same bits alone and in a batch."""
+    if device == "cuda":
+        needs_gpu()
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        for n_q, n_k in SIDES:
+            q, k = (draw(4, 6, n, 64, dtype=dtype).to(device) for n in (n_q, n_k))
+            alone = invariant_results(q[1:2, 2:4], k[1:2, 2:4])
+            for got, whole in zip(alone, invariant_results(q, k), strict=True):
+                assert torch.equal(got, whole[1:2, 2:4]), f"{dtype} {n_q} x {n_k}"
+
+
+def test_invariant_of_short_sequences(device="cuda"):
+    """A short sequence has the same bits alone, where kernels for at most 64 queries and keys could serve, and as the
+    start of a longer row, in a batch whose other sequence is longer."""
+    if device == "cuda":
+        needs_gpu()
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        for n_q, n_k in [side for side in SIDES if max(side) <= 65]:
+            for longest in (66, 600):
+                q, k = (draw(2, 4, longest, 64, dtype=dtype).to(device) for _ in range(2))
+                lengths = ([n, longest] for n in (n_q, n_k))
+                q_lengths, kv_lengths = (torch.tensor(x, device=device) for x in lengths)
+                together = invariant_results(q, k, q_lengths=q_lengths, kv_lengths=kv_lengths)
+                alone = invariant_results(q[:1, :, :n_q], k[:1, :, :n_k])
+                for got, whole, n in zip(alone, together, (n_q, n_q, n_k, n_q), strict=True):
+                    assert torch.equal(got, whole[:1, :, :n]), f"{dtype} {n_q} x {n_k} beside {longest}"
