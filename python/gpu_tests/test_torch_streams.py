@@ -203,6 +203,66 @@ def test_dropout_in_a_graph():
     assert torch.equal(seen[0][1], seen[1][1]) and torch.equal(seen[0][1], sdpa(x, x, x, dropout_p=0.5, seed=7))
 
 
+def packed_step(q, k, ends, device):
+    """Forward, gradients and their derivatives of packed sequences of at most 70 positions."""
+
+    def step():
+        a, b = (x.detach().requires_grad_() for x in (q, k))
+        keywords = {"q_packed": ends, "k_packed": ends, "longest": (70, 70), "is_causal": True, "dropout_p": 0.1}
+        o = sdpa(a, b, b, seed=torch.full((), 5, device=device), **keywords)
+        gradients = torch.autograd.grad(o, (a, b), torch.ones_like(o), create_graph=True)
+        return [o, *gradients, *torch.autograd.grad(gradients, (a, b), [torch.ones_like(g) for g in gradients])]
+
+    return step
+
+
+def alone(q, k, ends):
+    """The output of each sequence by itself, without dropout."""
+    parts = [slice(a, b) for a, b in zip(ends, ends[1:])]
+    return torch.cat([sdpa(q[:, s], k[:, s], k[:, s], is_causal=True) for s in parts], 1)
+
+
+LISTS = ([0, 70, 70, 110, 150], [0, 20, 60, 125, 150], [0, 1, 65, 100, 150])
+
+
+def test_packed_without_waiting():
+    """With longest=: PyTorch, which then refuses to wait for the GPU, is never asked to; the bits are the same."""
+    needs_gpu()
+    for dtype in (torch.bfloat16, torch.float32):
+        q, k = (draw(4, 150, 64, dtype=dtype).to("cuda") for _ in range(2))
+        ends = torch.tensor(LISTS[0], device="cuda")
+        keywords = {"q_packed": ends, "k_packed": ends, "is_causal": True}
+        wanted = sdpa(q, k, k, **keywords)
+        step = packed_step(q, k, ends, "cuda")
+        step()  # plans and kernels are made
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            step()
+            got = sdpa(q, k, k, longest=(70, 70), **keywords)
+            refuses("synchronizing", lambda: sdpa(q, k, k, **keywords))
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        assert torch.equal(got, wanted), dtype
+
+
+def test_packed_in_a_graph():
+    """Replays read the offsets anew."""
+    needs_gpu()
+    for dtype in (torch.bfloat16, torch.float32):
+        q, k = (draw(4, 150, 64, dtype=dtype).to("cuda") for _ in range(2))
+        ends = torch.tensor(LISTS[0], device="cuda")
+        step = packed_step(q, k, ends, "cuda")
+        plain = {"q_packed": ends, "k_packed": ends, "longest": (70, 70), "is_causal": True}
+        graph, results = capture(lambda: [sdpa(q, k, k, **plain), *step()])
+        for numbers in LISTS:
+            ends.copy_(torch.tensor(numbers))
+            graph.replay()
+            assert same(results, [sdpa(q, k, k, **plain), *step()]), f"{dtype} {numbers}"
+            wanted = alone(q.double(), k.double(), numbers)
+            error = (results[0].double() - wanted).norm() / wanted.norm()
+            assert error < LIMIT[dtype], f"{dtype} {numbers}: {error:.1e}"
+
+
 def test_what_cannot_be_captured():
     """What the host must read, or copies to the GPU, is refused by name; the next capture works."""
     needs_gpu()
