@@ -10,7 +10,7 @@ BUILD/bench-gpu-TABLE.json, or FILE of --out, after each group.
     bench/gpu.py --merge ALL.json ONE.json OTHER.json      one file of several; --medians leaves the samples out
     bench/gpu.py --markdown FILE.json                      the tables of docs/gpu.md
     bench/gpu.py --plot PLOT.svg FILE.json                 our speed over cuDNN's, over N
-    bench/gpu.py --below FILE.json                         the rows that miss their musts
+    bench/gpu.py --below FILE.json                         the rows that miss their musts, or were not measured
     bench/gpu.py BUILD --profile FILE.json                 what ncu says of each of them: a line a row
     bench/gpu.py BUILD --table sm90 --rows GROUP --profile "ROW"    of one row, named as --below prints it
 
@@ -29,7 +29,7 @@ import gpu_groups
 import gpu_plot
 import gpu_profile
 import gpu_tables
-from gpu_report import ReportError, below, label, medians, merge, read, verdict, write
+from gpu_report import UNMEASURED, ReportError, below, label, medians, merge, read, unmeasured, verdict, write
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 NUMBERS = ("ours_ms", "theirs_ms", "flash_ms", "tflops", "value")
@@ -171,8 +171,11 @@ def use_files(options):
     elif options.plot:
         print(gpu_plot.write(read(options.plot[1]), options.plot[0]))
     elif options.below:
-        for row in below(read(options.below)["rows"]):
+        rows = read(options.below)["rows"]
+        for row in below(rows):
             print(f"--table {row['table']} --rows {row['group']} --profile \"{label(row)}\"")
+        for row in unmeasured(rows):
+            print(f"{UNMEASURED}: --table {row['table']} --rows {row['group']}: {label(row)}")
     else:
         return False
     return True
@@ -232,7 +235,7 @@ def measure(options):
         write(target, about, results)
         progress(group, done, groups, time.monotonic() - begin)
     print(gpu_plot.write({"about": about, "rows": results}, pathlib.Path(target).with_suffix(".svg")))
-    print(f"{len(below(results))} rows below their musts; results: {target}")
+    print(f"{len(below(results))} rows below their musts, {len(unmeasured(results))} {UNMEASURED}; results: {target}")
     return 1 if any(row["case"].startswith("failed") for row in results) else 0
 
 

@@ -4,7 +4,7 @@ but Python."""
 import json
 import pathlib
 
-MISSED = "BELOW"
+MISSED, UNMEASURED = "BELOW", "not measured"
 ABOUT = ("gpu", "driver", "torch", "cuda", "cudnn", "commit", "date", "rounds", "runs")
 MAY_DIFFER = ("date", "clock and power")  # of files that are merged
 
@@ -15,7 +15,7 @@ class ReportError(Exception):
 
 def verdict(row):
     if row["value"] is None:
-        return "not measured"
+        return UNMEASURED
     if row["must"] is None:
         return ""
     sign = -1 if row.get("less_is_better") else 1
@@ -34,6 +34,12 @@ def label(row):
 
 def below(results):
     return [row for row in results if verdict(row) == MISSED]
+
+
+def unmeasured(results):
+    """Those that have a must but no value, so that nobody knows whether they reach it; and groups that failed."""
+    without = [row for row in results if verdict(row) == UNMEASURED]
+    return [row for row in without if row["must"] is not None or row["case"].startswith("failed")]
 
 
 # ---- Files ----

@@ -48,13 +48,14 @@ def vjp_goal(dim, n):
 
 def peer_rows(group, case, calls, goals, place, setting, pairs=None, tokens=TOKENS):
     """Rows of forward and vjp; calls: ours without a prefix, PyTorch's as "cudnn ...", "flash ...". The value is over
-    cuDNN, or over FlashAttention where cuDNN does not run, and then without a goal. place: dim, n, causal, dtype."""
+    cuDNN. Where cuDNN does not run, a row with a goal has it without a value, and one without is over FlashAttention.
+    place: dim, n, causal, dtype."""
     ms = milliseconds(calls, setting)
     pairs = pairs or (place["n"] / 2 if place["causal"] else place["n"])
     for name in ("forward", "vjp"):
         ours, cudnn, flash = (ms.get(prefix + name) for prefix in ("", "cudnn ", "flash "))
-        peer, theirs = ("cuDNN", cudnn) if cudnn else ("FlashAttention", flash)
-        must, aim = goals[name] if cudnn else (None, None)
+        must, aim = goals[name]
+        peer, theirs = ("cuDNN", cudnn) if cudnn or must is not None else ("FlashAttention", flash)
         more = {"flash_ms": flash, "tflops": rate(name, pairs, ours, tokens)} | at(name, **place)
         yield row(group, f"{name} {case} over {peer}'s", ours, theirs, must, aim, **more)
 

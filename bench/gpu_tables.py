@@ -1,7 +1,7 @@
 """The tables of docs/gpu.md from the results of bench/gpu.py. A value in bold is below its must. Needs nothing but
 Python."""
 
-from gpu_report import MISSED, below, label, verdict
+from gpu_report import MISSED, UNMEASURED, below, label, unmeasured, verdict
 
 MAPS = ("forward", "vjp", "jvp", "vjp_jvp", "jvp_jvp")
 
@@ -149,10 +149,13 @@ def about_lines(about):
 
 def missed_lines(results):
     missed = below(results)
-    yield f"Below their musts: {len(missed)} of {sum(row['must'] is not None for row in results)} rows that have one."
+    without = unmeasured(results)
+    with_must = sum(row["must"] is not None for row in results)
+    yield f"Below their musts: {len(missed)} of {with_must} rows that have one; {UNMEASURED}: {len(without)}."
     yield ""
-    if missed:
+    if missed or without:
         body = [[row["table"], label(row), value(row), goals(row)] for row in missed]
+        body += [[row["table"], label(row), UNMEASURED, goals(row)] for row in without]
         yield from lines_of(["table", "row", "value", "must / aim"], body)
         yield ""
 

@@ -1,5 +1,5 @@
-"""Attention and its exact derivatives, fused on the CPU: forward, vjp, jvp, vjp_jvp and jvp_jvp on
-arrays.
+"""Attention and its exact derivatives, fused, on the CPU and on NVIDIA GPUs: forward, vjp, jvp, vjp_jvp and jvp_jvp on
+arrays, where these are.
 
 `attngrad.torch` is the same for PyTorch tensors, with first and second derivatives by autograd and
 torch.func."""

@@ -39,7 +39,7 @@ class Features(TypedDict, total=False):
     k_offsets       the same for its first key, instead of k_offset
     batch_offset    the index of the first sequence, for dropout
     head_offset     the index of the first head, for dropout
-    backend         "cpu": fused; "reference": the formulas as written
+    backend         "cpu": fused; "reference": the formulas as written; "cuda": that of arrays on a GPU, for these alone
     threads         0: ATTNGRAD_THREADS, else one per processor
     invariant       True: the bits of a sequence and kv head depend neither on the others nor on padding
     """

@@ -21,7 +21,8 @@ from attngrad.torch import scaled_dot_product_attention
 ATTENTIONS = {"attngrad": scaled_dot_product_attention, "unfused": unfused_attention}
 WAYS = {"forward over reverse": forward_over_reverse, "double backward": double_backward}
 FIRST_WAY = next(iter(WAYS))
-LIMITS = {"float32": 1e-4, "float64": 1e-10}  # of the difference of two products, relative to their norm
+# Of the difference of two products, relative to their norm.
+LIMITS = {"float32": 1e-4, "float64": 1e-10, "bfloat16": 8e-3}
 REPEATS = {"cpu": 1, "cuda": 3}
 MEASURABLE = 2**24  # bytes; on the CPU less is lost in what the process had before
 WORDS = 256  # a word is a byte
@@ -72,12 +73,14 @@ def make_problem(attention, context, setting):
     model = LanguageModel(context, setting.sizes, ATTENTIONS[attention])
     text = torch.randint(WORDS, (1, context + 1)).cummax(dim=1).values  # something that can be learnt
     direction = {name: torch.randn_like(p) for name, p in model.named_parameters()}
-    dtype = getattr(torch, setting.dtype)
+    by_autocast = setting.dtype == "bfloat16"
+    dtype = torch.float32 if by_autocast else getattr(torch, setting.dtype)
     model, text = model.to(setting.device, dtype), text.to(setting.device)
 
     def loss(parameters):
-        logits = func.functional_call(model, parameters, (text[:, :-1],))
-        return nn.functional.cross_entropy(logits.flatten(0, 1), text[:, 1:].flatten())
+        with torch.autocast(setting.device, torch.bfloat16, enabled=by_autocast, cache_enabled=False):
+            logits = func.functional_call(model, parameters, (text[:, :-1],))
+            return nn.functional.cross_entropy(logits.flatten(0, 1), text[:, 1:].flatten())
 
     parameters = {name: p.detach() for name, p in model.named_parameters()}
     return loss, parameters, {name: t.to(setting.device, dtype) for name, t in direction.items()}
@@ -163,7 +166,7 @@ def linear_memory(results, context):
 def main():
     parser = Parser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--context", type=whole_number(16), default=8192)
-    parser.add_argument("--dtype", choices=list(LIMITS), default="float32")
+    parser.add_argument("--dtype", choices=list(LIMITS), default="float32", help="bfloat16 by autocast")
     where = "with the unfused formula at this context, by default a quarter of --context"
     parser.add_argument("--compare", type=whole_number(16), nargs="?", const=0, metavar="CONTEXT", help=where)
     options = parse_with_device(parser)

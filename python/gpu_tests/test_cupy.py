@@ -1,4 +1,7 @@
-"""The maps on CuPy's arrays, against the same maps on NumPy's. Without CuPy one line says so, and nothing is tested."""
+"""The maps on CuPy's arrays, against the same maps on NumPy's. Without CuPy every test is skipped."""
+
+import functools
+import unittest
 
 import attngrad
 import numpy as np
@@ -6,11 +9,20 @@ import numpy as np
 try:
     import cupy
 except ImportError as error:
-    cupy = None
-    print(f"CuPy is not here, so its arrays are not tested: {error}")
+    cupy, reason = None, str(error)
 
 rng = np.random.default_rng(11)
 LIMITS = {np.float64: 1e-11, np.float32: 1e-5, np.float16: 2e-2}
+
+
+def needs_cupy(test):
+    @functools.wraps(test)
+    def run():
+        if cupy is None:
+            raise unittest.SkipTest(f"CuPy is not here: {reason}")
+        test()
+
+    return run
 
 
 def draw(dtype, *shape):
@@ -48,16 +60,16 @@ def every_map(dtype, to_gpu=None, **features):
     both(attngrad.jvp_jvp, q, k, v, *forward, tangents.mu, smu, tq, tk, tv, sq, sk, sv)
 
 
+@needs_cupy
 def test_maps():
-    if cupy is not None:
-        for dtype in LIMITS:
-            every_map(dtype, causal=True)
+    for dtype in LIMITS:
+        every_map(dtype, causal=True)
 
 
+@needs_cupy
 def test_features():
-    if cupy is not None:
-        bias, mask = draw(np.float32, 1, 4, 150, 170), rng.random((1, 1, 150, 170)) < 0.8
-        every_map(np.float32, bias=bias, mask=mask, softcap=3.0, dropout=0.2, seed=7)
+    bias, mask = draw(np.float32, 1, 4, 150, 170), rng.random((1, 1, 150, 170)) < 0.8
+    every_map(np.float32, bias=bias, mask=mask, softcap=3.0, dropout=0.2, seed=7)
 
 
 def between_others(x):
@@ -74,16 +86,15 @@ def heads_last(x):
     return cupy.asarray(np.swapaxes(x, 1, -1).copy()).swapaxes(1, -1) if x.ndim == 4 else cupy.asarray(x)
 
 
+@needs_cupy
 def test_strides():
-    if cupy is not None:
-        every_map(np.float32, between_others)
-        every_map(np.float64, heads_last)
+    every_map(np.float32, between_others)
+    every_map(np.float64, heads_last)
 
 
+@needs_cupy
 def test_streams():
     """The current stream is the call's: what was written on it before is read, what comes after finds the results."""
-    if cupy is None:
-        return
     x = draw(np.float32, 1, 8, 2048, 64)
     wanted = attngrad.forward(x, x, x).o
     stream = cupy.cuda.Stream(non_blocking=True)

@@ -1,7 +1,7 @@
 """The examples that run on a GPU, small: attngrad and the unfused formula give the same numbers there, and the memory
 of Hessian-vector products grows in proportion to the context. ATTNGRAD_TEST_DEVICE=cpu: on the CPU, without memory."""
 
-import os
+import functools
 import pathlib
 import re
 import sys
@@ -12,15 +12,12 @@ sys.path.insert(0, str(ROOT / "python/examples"))
 import language_model_hvp
 import mean_flow
 import torch
-
-DEVICE = os.environ.get("ATTNGRAD_TEST_DEVICE", "cuda")
+from torch_tools import DEVICE, needs_gpu
 
 
 def test_readme():
     """Both blocks of the README, one after the other: the Hessian's product is that of forward over reverse."""
-    if DEVICE == "cpu":
-        print("the second block of the README needs a GPU: not run")
-        return
+    needs_gpu()
     names = {}
     for block in re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.M | re.S):
         exec(compile(block, "README.md", "exec"), names)
@@ -38,14 +35,23 @@ def test_mean_flow():
         assert apart < limit, f"{dtype}: {apart:.1e}"
 
 
+CONTEXT = 1024 if DEVICE == "cuda" else 32
+
+
+@functools.cache
+def products(dtype):
+    """Those of the table of language_model_hvp.py, by row."""
+    setting = language_model_hvp.Setting(DEVICE, dtype, language_model_hvp.Sizes(128, 2, 2))
+    rows = language_model_hvp.rows_of(CONTEXT, CONTEXT)
+    return {row: language_model_hvp.measure(row, setting) for row in rows}
+
+
 def test_language_model_hvp():
-    contexts = (1024, 2048) if DEVICE == "cuda" else (32, 64)
     for dtype, limit in language_model_hvp.LIMITS.items():
-        setting = language_model_hvp.Setting(DEVICE, dtype, language_model_hvp.Sizes(128, 2, 2))
-        rows = language_model_hvp.rows_of(contexts[0], contexts[0])
-        results = {row: language_model_hvp.measure(row, setting) for row in rows}
-        assert language_model_hvp.same_products(results, limit), dtype
-        if DEVICE == "cpu":
-            print("the memory of a product is not measured: it needs a GPU, or a process of its own")
-            continue
-        assert language_model_hvp.linear_memory(results, contexts[0]), dtype
+        assert language_model_hvp.same_products(products(dtype), limit), dtype
+
+
+def test_language_model_hvp_memory():
+    needs_gpu()  # on the CPU it takes a process for each product
+    for dtype in language_model_hvp.LIMITS:
+        assert language_model_hvp.linear_memory(products(dtype), CONTEXT), dtype

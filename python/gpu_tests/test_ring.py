@@ -9,10 +9,11 @@ import pathlib
 import subprocess
 import sys
 import tempfile
+import unittest
 
 import torch
 import torch.distributed as dist
-from test_torch import CASES, DEVICE, compare, inputs, leaves, weight_of
+from test_torch import DEVICE, SMALL, cases_of, compare, inputs, leaves, weight_of
 
 from attngrad.torch import ring_attention, scaled_dot_product_attention, shard, unshard
 
@@ -66,7 +67,7 @@ def joined(x, name=None):
 
 def each_case(function, dtypes=(torch.float64, torch.float32, torch.bfloat16)):
     """function(attention, xs, tangents, cotangent) gives an output or None, and gradients or none."""
-    for options, tensors in CASES:
+    for options, tensors in cases_of(SMALL):
         names = ("q", "k", "v", *tensors)
         for dtype in dtypes:
             xs = inputs(dtype, tensors, options.get("enable_gqa", False))
@@ -136,7 +137,7 @@ def test_bits():
 
 def test_three_ranks():
     if dist.get_world_size() > 1:
-        return
+        raise unittest.SkipTest("one of several ranks: it starts none")
     names = [name for name in globals() if name.startswith("test_") and name != "test_three_ranks"]
     core = sys.modules["attngrad._core"].__file__
     run = [sys.executable, str(pathlib.Path(__file__).with_name("run.py")), core, "test_ring.py"]

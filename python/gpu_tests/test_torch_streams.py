@@ -14,8 +14,7 @@ import attngrad
 
 def test_stream():
     """A call waits for what its stream has before it."""
-    if needs_gpu():
-        return
+    needs_gpu()
     x = draw(2, 8, 1024, 64, dtype=torch.float32).to("cuda")
     torch.cuda.synchronize()
     wanted = sdpa(x * 2, x, x)
@@ -52,8 +51,7 @@ def same(got, wanted):
 
 def test_several_streams():
     """Several shapes at once, on streams of different priority."""
-    if needs_gpu():
-        return
+    needs_gpu()
     inputs = cases()
     wanted = [derivatives(*x) for x in inputs]
     streams = [torch.cuda.Stream(priority=-(n % 2)) for n in range(len(inputs))]
@@ -71,8 +69,7 @@ def test_several_streams():
 
 def test_threads():
     """Each thread has a stream of its own."""
-    if needs_gpu():
-        return
+    needs_gpu()
     inputs, wrong = cases(), []
     wanted = [derivatives(*x) for x in inputs]
     torch.cuda.synchronize()
@@ -118,8 +115,7 @@ def capture(function):
 
 def test_graph():
     """Replays give the bits of eager calls, also with other inputs, other lengths and another seed."""
-    if needs_gpu():
-        return
+    needs_gpu()
     q, k, v = (draw(2, 4, 300, 64, dtype=torch.float32).to("cuda").requires_grad_() for _ in range(3))
     lengths, seed = torch.tensor([300, 100], device="cuda"), torch.tensor(3, device="cuda")
 
@@ -142,8 +138,7 @@ def test_graph():
 
 def test_graph_of_second_derivatives():
     """Double backward and forward mode, replayed with other inputs."""
-    if needs_gpu():
-        return
+    needs_gpu()
     q, k, v = (draw(1, 4, 200, 64, dtype=torch.bfloat16).to("cuda") for _ in range(3))
 
     def step():
@@ -161,8 +156,7 @@ def test_graph_of_second_derivatives():
 
 def test_graph_on_two_streams():
     """One graph replayed on two streams in turn."""
-    if needs_gpu():
-        return
+    needs_gpu()
     q, k, v = (draw(1, 8, 2048, 64, dtype=torch.bfloat16).to("cuda") for _ in range(3))
     wanted = derivatives(q, k, v)
     graph, results = capture(lambda: derivatives(q, k, v))
@@ -186,8 +180,7 @@ class Layer(torch.nn.Module):
 
 def test_graphed_callable():
     """torch.cuda.make_graphed_callables: forward and backward as graphs."""
-    if needs_gpu():
-        return
+    needs_gpu()
     layer = Layer().to("cuda")
     x, y = (draw(2, 4, 100, 32, dtype=torch.float32).to("cuda").requires_grad_() for _ in range(2))
     wanted = torch.autograd.grad(layer(y).square().sum(), (y, layer.weight))
@@ -199,8 +192,7 @@ def test_graphed_callable():
 
 def test_dropout_in_a_graph():
     """Without a seed each replay draws another mask, from PyTorch's generator; with a number for a seed none does."""
-    if needs_gpu():
-        return
+    needs_gpu()
     x = draw(1, 2, 100, 32, dtype=torch.float32).to("cuda")
     graph, results = capture(lambda: [sdpa(x, x, x, dropout_p=0.5), sdpa(x, x, x, dropout_p=0.5, seed=7)])
     seen = []
@@ -211,10 +203,69 @@ def test_dropout_in_a_graph():
     assert torch.equal(seen[0][1], seen[1][1]) and torch.equal(seen[0][1], sdpa(x, x, x, dropout_p=0.5, seed=7))
 
 
+def packed_step(q, k, ends, device):
+    """Forward, gradients and their derivatives of packed sequences of at most 70 positions."""
+
+    def step():
+        a, b = (x.detach().requires_grad_() for x in (q, k))
+        keywords = {"q_packed": ends, "k_packed": ends, "longest": (70, 70), "is_causal": True, "dropout_p": 0.1}
+        o = sdpa(a, b, b, seed=torch.full((), 5, device=device), **keywords)
+        gradients = torch.autograd.grad(o, (a, b), torch.ones_like(o), create_graph=True)
+        return [o, *gradients, *torch.autograd.grad(gradients, (a, b), [torch.ones_like(g) for g in gradients])]
+
+    return step
+
+
+def alone(q, k, ends):
+    """The output of each sequence by itself, without dropout."""
+    parts = [slice(a, b) for a, b in zip(ends, ends[1:])]
+    return torch.cat([sdpa(q[:, s], k[:, s], k[:, s], is_causal=True) for s in parts], 1)
+
+
+LISTS = ([0, 70, 70, 110, 150], [0, 20, 60, 125, 150], [0, 1, 65, 100, 150])
+
+
+def test_packed_without_waiting():
+    """With longest=: PyTorch, which then refuses to wait for the GPU, is never asked to; the bits are the same."""
+    needs_gpu()
+    for dtype in (torch.bfloat16, torch.float32):
+        q, k = (draw(4, 150, 64, dtype=dtype).to("cuda") for _ in range(2))
+        ends = torch.tensor(LISTS[0], device="cuda")
+        keywords = {"q_packed": ends, "k_packed": ends, "is_causal": True}
+        wanted = sdpa(q, k, k, **keywords)
+        step = packed_step(q, k, ends, "cuda")
+        step()  # plans and kernels are made
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            step()
+            got = sdpa(q, k, k, longest=(70, 70), **keywords)
+            refuses("synchronizing", lambda: sdpa(q, k, k, **keywords))
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        assert torch.equal(got, wanted), dtype
+
+
+def test_packed_in_a_graph():
+    """Replays read the offsets anew."""
+    needs_gpu()
+    for dtype in (torch.bfloat16, torch.float32):
+        q, k = (draw(4, 150, 64, dtype=dtype).to("cuda") for _ in range(2))
+        ends = torch.tensor(LISTS[0], device="cuda")
+        step = packed_step(q, k, ends, "cuda")
+        plain = {"q_packed": ends, "k_packed": ends, "longest": (70, 70), "is_causal": True}
+        graph, results = capture(lambda: [sdpa(q, k, k, **plain), *step()])
+        for numbers in LISTS:
+            ends.copy_(torch.tensor(numbers))
+            graph.replay()
+            assert same(results, [sdpa(q, k, k, **plain), *step()]), f"{dtype} {numbers}"
+            wanted = alone(q.double(), k.double(), numbers)
+            error = (results[0].double() - wanted).norm() / wanted.norm()
+            assert error < LIMIT[dtype], f"{dtype} {numbers}: {error:.1e}"
+
+
 def test_what_cannot_be_captured():
     """What the host must read, or copies to the GPU, is refused by name; the next capture works."""
-    if needs_gpu():
-        return
+    needs_gpu()
     x = draw(2, 50, 32, dtype=torch.float32).to("cuda")
     ends = torch.tensor([0, 20, 47], device="cuda")
     torch.cuda.synchronize()
@@ -237,8 +288,7 @@ def test_what_cannot_be_captured():
 
 def test_bits():
     """The same bits over repeats of all maps at 8,192 positions, also in a replayed graph."""
-    if needs_gpu():
-        return
+    needs_gpu()
     for dtype in LIMIT:
         q, k, v = (draw(1, 4, 8192, 64, dtype=dtype).to("cuda") for _ in range(3))
 
@@ -258,19 +308,42 @@ def test_bits():
         assert same(results, first), f"{dtype} in a graph"
 
 
-def test_invariant():
-    """A sequence has the same bits alone and in a batch, on either side of the sizes at which other kernels serve."""
-    if needs_gpu():
-        return
-    for dtype in (torch.float32, torch.bfloat16):
-        for n in (1, 40, 64, 65, 600):
-            q, k = (draw(4, 6, m, 64, dtype=dtype).to("cuda") for m in (n, 600))
+def invariant_results(q, k, **keywords):
+    """Output, gradients and the output's tangent."""
+    a, b = (x.detach().requires_grad_() for x in (q, k))
+    o = sdpa(a, b, b, invariant=True, **keywords)
+    tangent = torch.func.jvp(lambda x: sdpa(x, k, k, invariant=True, **keywords), (q,), (q,))[1]
+    return [o, *torch.autograd.grad(o.float().sum(), (a, b)), tangent]
 
-            def all_of(a, b):
-                a, b = a.detach().requires_grad_(), b.detach().requires_grad_()
-                o = sdpa(a, b, b, invariant=True)
-                return [o, *torch.autograd.grad(o.float().sum(), (a, b))]
 
-            together = all_of(q, k)
-            for got, whole in zip(all_of(q[1:2, 2:4], k[1:2, 2:4]), together, strict=True):
-                assert torch.equal(got, whole[1:2, 2:4]), f"{dtype} {n}"
+# Queries and keys: at most 64 of both, single queries with many keys and all others have kernels of their own.
+SIDES = [(1, 1), (1, 40), (40, 40), (64, 64), (64, 65), (65, 64), (1, 600), (40, 600), (65, 600), (600, 600)]
+
+
+def test_invariant(device="cuda"):
+    """A sequence and heads have the same bits alone and in a batch."""
+    if device == "cuda":
+        needs_gpu()
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        for n_q, n_k in SIDES:
+            q, k = (draw(4, 6, n, 64, dtype=dtype).to(device) for n in (n_q, n_k))
+            alone = invariant_results(q[1:2, 2:4], k[1:2, 2:4])
+            for got, whole in zip(alone, invariant_results(q, k), strict=True):
+                assert torch.equal(got, whole[1:2, 2:4]), f"{dtype} {n_q} x {n_k}"
+
+
+def test_invariant_of_short_sequences(device="cuda"):
+    """A short sequence has the same bits alone, where kernels for at most 64 queries and keys could serve, and as the
+    start of a longer row, in a batch whose other sequence is longer."""
+    if device == "cuda":
+        needs_gpu()
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        for n_q, n_k in [side for side in SIDES if max(side) <= 65]:
+            for longest in (66, 600):
+                q, k = (draw(2, 4, longest, 64, dtype=dtype).to(device) for _ in range(2))
+                lengths = ([n, longest] for n in (n_q, n_k))
+                q_lengths, kv_lengths = (torch.tensor(x, device=device) for x in lengths)
+                together = invariant_results(q, k, q_lengths=q_lengths, kv_lengths=kv_lengths)
+                alone = invariant_results(q[:1, :, :n_q], k[:1, :, :n_k])
+                for got, whole, n in zip(alone, together, (n_q, n_q, n_k, n_q), strict=True):
+                    assert torch.equal(got, whole[:1, :, :n]), f"{dtype} {n_q} x {n_k} beside {longest}"

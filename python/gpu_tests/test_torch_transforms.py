@@ -2,6 +2,8 @@
 torch.compile in its modes, autocast; and edges: nothing to attend to, lengths that the GPU clamps, numbers that are not
 finite. ATTNGRAD_TEST_DEVICE=cpu runs what does not need a GPU on the CPU."""
 
+import unittest
+
 import torch
 from attngrad.torch import scaled_dot_product_attention as sdpa
 from torch_tools import DEVICE, compare, draw, needs_gpu
@@ -81,8 +83,7 @@ def test_compile_dynamic():
 
 def test_compile_with_graphs():
     """mode="reduce-overhead": PyTorch itself captures CUDA graphs of the compiled code."""
-    if needs_gpu():
-        return
+    needs_gpu()
     torch._dynamo.reset()
 
     def loss(q):
@@ -137,8 +138,7 @@ def test_compile_large():
 
 def test_compile_large_with_graphs():
     """The same in CUDA graphs, replayed with other inputs."""
-    if needs_gpu():
-        return
+    needs_gpu()
     torch.manual_seed(8)
     for n, d, options in LARGE:
         torch._dynamo.reset()
@@ -188,8 +188,7 @@ def test_nothing_to_attend_to():
 
 def test_lengths_are_clamped():
     """Lengths on the GPU that are too long or negative count as the longest, and as 0."""
-    if needs_gpu():
-        return
+    needs_gpu()
     q, k = (draw(3, 2, n, 16, dtype=torch.float32).to("cuda") for n in (9, 40))
     wild = torch.tensor([1000, -3, 7], device="cuda")
     tame = torch.tensor([40, 0, 7], device="cuda")
@@ -210,11 +209,9 @@ def test_padding_is_not_read():
 
 def test_current_device():
     """A tensor of another GPU than the current one runs there."""
-    if needs_gpu():
-        return
+    needs_gpu()
     if torch.cuda.device_count() < 2:
-        print("one GPU: tensors of another than the current one are not tested")
-        return
+        raise unittest.SkipTest("one GPU: tensors of another than the current one are not tested")
     x = draw(1, 2, 8, 16)
     y = x.to("cuda:1")
     assert torch.cuda.current_device() == 0

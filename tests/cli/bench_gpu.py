@@ -77,6 +77,8 @@ ROWS = [
     row("sparse", "forward: time", 0.3, 0.25, 0.16, less_is_better=True),
     row("host", "C forward", 6.96, 8, 5, less_is_better=True, unit="us"),
     row("packed", "forward", None, None, None),
+    row("small", "one query", None, 0.6, 1.0, ours_ms=None, samples={}),
+    row("window", "failed: RuntimeError()", None, None, None, ours_ms=None, samples={}),
 ]
 
 
@@ -102,14 +104,18 @@ def test_markdown(folder):
         "| sparse | forward: time | 1.000 | 0.300 |  | **0.30** | 0.25 / 0.16 |",
         "| host | C forward | 1.000 | 6.960 |  | 6.96 | 8 / 5 |",
         "| packed | forward | 1.000 |  |  | - |  |",
-        "Below their musts: 4 of 8 rows that have one.",
+        "Below their musts: 4 of 9 rows that have one; not measured: 2.",
+        "| sm90 | small: one query | not measured | 0.6 / 1 |",
+        "| sm90 | window: failed: RuntimeError() | not measured |  |",
         "| sm90 | lengths: forward D64 N512 over cuDNN's | **0.91** | 0.93 / 1.03 |",
     ):
         check(line in done.stdout.splitlines(), f"a line of the tables: {line}\n{done.stdout}")
     for words in "NVIDIA H200", "driver 1.2", "CUDA 13.0", "cuDNN 91000", "commit abc1234", "the best of 3 runs":
         check(words in done.stdout.splitlines()[0], f"the first line says {words}: {done.stdout.splitlines()[0]}")
     missed = call("--below", str(Path(folder) / "all.json")).stdout.splitlines()
-    check(len(missed) == 4 and '"features: forward D64 N4096 softcap"' in missed[2], f"rows to profile: {missed}")
+    check(len(missed) == 6 and '"features: forward D64 N4096 softcap"' in missed[2], f"rows to profile: {missed}")
+    unknown = "not measured: --table sm90 --rows small: small: one query"
+    check(missed[4] == unknown, f"rows without a value: {missed[4]}")
 
 
 def test_verdicts():
@@ -275,6 +281,51 @@ def test_rows():
     check(all(row["ours_ms"].call for row in hopper if "unit" not in row), "a call of ours in each row")
 
 
+def test_rows_without_a_peer():
+    """Where cuDNN does not run: a row with a must keeps it, without a value; one without is over FlashAttention."""
+    with stand_ins():
+        import gpu_rows_16bit
+        from gpu_timing import Setting
+
+        setting = Setting("nowhere", "sm90", 15, 3)
+        times = {"forward": 2.0, "vjp": 4.0, "flash forward": 3.0, "flash vjp": 5.0}
+        place = {"dim": 64, "n": 512, "causal": False}
+        goals = {"forward": (0.9, 1.0), "vjp": (None, None)}
+        with mock.patch.object(gpu_rows_16bit, "milliseconds", return_value=times):
+            forward, vjp = gpu_rows_16bit.peer_rows("lengths", "D64 N512", {}, goals, place, setting)
+    found = forward["case"], forward["value"], forward["must"], forward["aim"], forward["flash_ms"]
+    check(found == ("forward D64 N512 over cuDNN's", None, 0.9, 1.0, 3.0), f"the must stays: {found}")
+    check(verdict(forward) == "not measured", f"what is said of it: {verdict(forward)}")
+    found = vjp["case"], vjp["value"], vjp["must"]
+    check(found == ("vjp D64 N512 over FlashAttention's", 1.25, None), f"no must, over FlashAttention: {found}")
+
+
+def test_host(folder):
+    """gpu_host's times; if it fails, what it says."""
+    program = Path(folder) / "gpu_host"
+    with stand_ins():
+        import gpu_rows
+
+        def says(script):
+            program.write_text(f"#!/bin/sh\n{script}\n")
+            program.chmod(0o755)
+            out = io.StringIO()
+            with contextlib.redirect_stdout(out):
+                return gpu_rows.host_in_c(str(program)), out.getvalue()
+
+        times, words = says('echo "b1: forward 7.5 us, vjp 15.25 us"')
+        check((times, words) == ({"C forward": 7.5, "C vjp": 15.25}, ""), f"its times: {times} {words}")
+        times, words = says("echo no device of that number >&2; exit 1")
+        check(times == {} and "status 1: no device of that number" in words, f"its message: {times} {words}")
+        times, words = says("exit 0")
+        check(times == {} and "it printed nothing" in words, f"nothing is printed: {times} {words}")
+        program.unlink()
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out):
+            times = gpu_rows.host_in_c(str(program))
+        check(times == {} and "host: not run: " in out.getvalue(), f"no program: {out.getvalue()}")
+
+
 def test_times():
     """The median of the rounds, the best of the runs; every round has each call."""
     with stand_ins():
@@ -314,9 +365,9 @@ def test_groups():
 
 
 with tempfile.TemporaryDirectory() as folder:
-    for test in (test_markdown, test_plot, test_merge, test_broken_files, test_refusals):
+    for test in (test_markdown, test_plot, test_merge, test_broken_files, test_refusals, test_host):
         test(folder)
-for test in (test_verdicts, test_profile, test_rows, test_times, test_groups, test_program):
+for test in (test_verdicts, test_profile, test_rows, test_rows_without_a_peer, test_times, test_groups, test_program):
     test()
 print(f"{len(failures)} checks failed" if failures else "all checks passed")
 sys.exit(bool(failures))

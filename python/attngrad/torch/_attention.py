@@ -45,6 +45,7 @@ def scaled_dot_product_attention(
     kv_lengths: Tensor | Sequence[int] | None = None,
     q_packed: Tensor | Sequence[int] | None = None,
     k_packed: Tensor | Sequence[int] | None = None,
+    longest: Sequence[int] | None = None,
     q_offset: int = 0,
     k_offset: int = 0,
     q_offsets: Sequence[int] | None = None,
@@ -76,6 +77,8 @@ def scaled_dot_product_attention(
     seed         dropout's seed, instead of one from PyTorch's generator
     q_lengths, kv_lengths    one for each sequence, of the shape of the leading axes without heads
     q_packed, k_packed       offsets of sequences packed one after another in query and key [heads, total, d]
+    longest      (queries, keys) of the longest of packed sequences, or more: on a GPU the call then neither reads the
+                 offsets nor waits for them, and can be captured; rows of a longer sequence after these are undefined
     q_offset, k_offset       positions of the first query and the first key
     q_offsets, k_offsets     the same for each sequence, instead of these; constants of a graph
     batch_offset, head_offset    indices of the first sequence and the first head, for dropout
@@ -100,7 +103,7 @@ def scaled_dot_product_attention(
     if (
         not torch.compiler.is_compiling()
         and attn_mask is bias is bias_table is buckets is alibi is sink is seed is None
-        and q_lengths is kv_lengths is q_packed is k_packed is q_offsets is k_offsets is None
+        and q_lengths is kv_lengths is q_packed is k_packed is longest is q_offsets is k_offsets is None
         and (features := _features_if_simple(query, key, value, enable_gqa, window, options)) is not None
     ):
         o, lse = attention_directly(query, key, value, *_NO_EXTRAS, features)
@@ -117,6 +120,7 @@ def scaled_dot_product_attention(
         seed=seed,
         lengths=(q_lengths, kv_lengths),
         packed=(q_packed, k_packed),
+        longest=longest,
         offsets=(q_offsets, k_offsets),
     )
     o, lse = attention(*common)
@@ -141,6 +145,7 @@ def prepare(
     seed,
     lengths,
     packed=(None, None),
+    longest=None,
     offsets=(None, None),
     n_k=None,
 ) -> tuple[_Shape, tuple]:
@@ -162,6 +167,7 @@ def prepare(
         buckets=_buckets(buckets, table),
         q_offsets=offsets[0],
         k_offsets=offsets[1],
+        longest=_longest(longest, is_packed, shape),
     )
     return shape, (
         shape.fold(query, shape.heads),
@@ -443,6 +449,18 @@ def _both_packed(q_packed, k_packed, shape: _Shape) -> tuple[Tensor | None, Tens
     if q is not None and q.shape != k.shape:
         raise ValueError(f"k_packed: {k.numel()} offsets, but q_packed has {q.numel()}")
     return q, k
+
+
+def _longest(longest, is_packed: bool, shape: _Shape) -> list[int] | None:
+    if longest is None:
+        return None
+    if not is_packed:
+        raise ValueError("longest: given without q_packed and k_packed")
+    numbers = _features.as_list("longest", longest)
+    if len(numbers) != 2:
+        raise ValueError(f"longest: {len(numbers)} numbers, must be (queries, keys)")
+    rows = (shape.n_q, shape.n_k)
+    return [_features.integer("longest", x, 0, n) for x, n in zip(numbers, rows, strict=True)]
 
 
 # ---- Features ----

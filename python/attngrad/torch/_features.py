@@ -30,7 +30,8 @@ OPTIONS += "backend threads save_low invariant".split()
 _ALIGN = ("top-left", "bottom-right")
 _KEYWORDS = ("q_offset", "k_offset", "batch_offset")
 _LIST_KEYWORDS = ("q_offsets", "k_offsets")
-_OWN = frozenset((*_KEYWORDS, *_LIST_KEYWORDS, *"buckets slopes backend threads save_low invariant ring".split()))
+_OWN = frozenset((*_KEYWORDS, *_LIST_KEYWORDS, *"buckets slopes longest backend".split()))
+_OWN |= frozenset("threads save_low invariant ring".split())
 
 
 def integer(name: str, x, low: int = -(2**63), high: int = 2**63 - 1) -> int:
@@ -106,6 +107,7 @@ class Features(NamedTuple):
     dropout: bool
     save_low: bool
     flags: int  # of the plan
+    longest: tuple[int, int] | None  # queries and keys of one of packed sequences, if the caller says them
     ring: str | None  # how the sequence lies on the ranks of a process group: see _ring_word.py
 
 
@@ -123,6 +125,7 @@ def write(
     k_offset: int = 0,
     q_offsets: Sequence[int] | None = None,
     k_offsets: Sequence[int] | None = None,
+    longest: Sequence[int] | None = None,
     batch_offset: int = 0,
     head_offset: int = 0,
     backend: str | None = None,
@@ -156,6 +159,8 @@ def write(
     for name, value in (("q_offsets", q_offsets), ("k_offsets", k_offsets)):
         if value is not None:
             words.append(f"{name}={_joined([integer(name, x) for x in as_list(name, value)])}")
+    if longest is not None:
+        words.append(f"longest={_joined(longest)}")
     for name, value in (("batch_offset", batch_offset), ("head_offset", head_offset)):
         words += _unless_0(name, integer(name, value, 0))
     words += _unless_0("threads", integer("threads", threads, 0, MAX_THREADS))
@@ -213,5 +218,6 @@ def read(features: str) -> Features:
         any(word.startswith("dropout=") for word in words),
         "save_low" not in own,
         _core.INVARIANT if "invariant" in own else 0,
+        tuple(map(int, own["longest"].split(","))) if "longest" in own else None,
         own.get("ring"),
     )

@@ -93,19 +93,29 @@ def _threads() -> int:
 def longest(name: str, offsets: Tensor, rows: int) -> int:
     """The rows of the longest of packed sequences, whose offsets are checked."""
     if offsets.is_cuda and torch.cuda.is_current_stream_capturing():
-        raise RuntimeError(f"{name}: cannot be read while a CUDA graph is captured; lengths and padding can be")
+        raise RuntimeError(f"{name}: cannot be read while a CUDA graph is captured: say longest=(queries, keys)")
     ends = offsets.tolist()
     if ends[0] != 0 or ends != sorted(ends) or ends[-1] > rows:
         raise ValueError(f"{name}: {ends}, must begin with 0, not decrease, and end within {rows} rows")
     return max((end - start for start, end in zip(ends, ends[1:], strict=False)), default=0)
 
 
+def _longest_of_packed(common: tuple) -> tuple[int, int]:
+    """Queries and keys of the longest of packed sequences: as the caller says, else read from the offsets. On a GPU
+    what the caller says is not compared with the offsets, so that the call does not wait."""
+    said = _features.read(common[12]).longest
+    if said is not None and common[0].is_cuda:
+        return said
+    q, k, q_packed, k_packed = *common[:2], *common[9:11]
+    found = longest("q_packed", q_packed, q.shape[2]), longest("k_packed", k_packed, k.shape[2])
+    if said is not None and (found[0] > said[0] or found[1] > said[1]):
+        raise ValueError(f"longest: {said}, but the longest sequences have {found} queries and keys")
+    return said or found
+
+
 def _plan_of(common: tuple):
-    q, k, v, bias, table, sink, mask, _, _, q_packed, k_packed, _, features = common
-    packed = None
-    if q_packed is not None:
-        n_q, n_k = longest("q_packed", q_packed, q.shape[2]), longest("k_packed", k_packed, k.shape[2])
-        packed = (q_packed.numel() - 1, n_q, n_k)
+    q, k, v, bias, table, sink, mask, _, _, q_packed, _, _, features = common
+    packed = None if q_packed is None else (q_packed.numel() - 1, *_longest_of_packed(common))
     aux = bias if bias is not None else table if table is not None else sink
     return plan_of_shapes(
         q.shape,

@@ -14,6 +14,7 @@ def q(*shape, **keywords):
     return torch.randn(shape or (2, 3, 4, 8), **keywords)
 
 
+_PACKED = {"q_packed": [0, 3, 4], "k_packed": [0, 1, 4]}
 WRONG = [
     ("query: list", TypeError, lambda: ([1.0], q(), q()), {}),
     ("query: dtype torch.int64", TypeError, lambda: (q().long(), q().long(), q().long()), {}),
@@ -92,6 +93,11 @@ WRONG = [
         None,
         {"kv_lengths": torch.ones(2, dtype=torch.int64, device="meta")},
     ),
+    ("longest: given without q_packed", ValueError, None, {"longest": (4, 4)}),
+    ("longest: 1 numbers", ValueError, lambda: (q(3, 4, 8),) * 3, _PACKED | {"longest": (4,)}),
+    ("longest: 5, must be from 0 to 4", ValueError, lambda: (q(3, 4, 8),) * 3, _PACKED | {"longest": (4, 5)}),
+    ("longest: True", TypeError, lambda: (q(3, 4, 8),) * 3, _PACKED | {"longest": (4, True)}),
+    (r"longest: \(3, 2\), but .* \(3, 3\)", ValueError, lambda: (q(3, 4, 8),) * 3, _PACKED | {"longest": (3, 2)}),
     ("q_packed, k_packed: give both", ValueError, lambda: (q(3, 4, 8),) * 3, {"q_packed": [0, 4]}),
     ("q_packed: packed sequences", ValueError, None, {"q_packed": [0, 4], "k_packed": [0, 4]}),
     (

@@ -11,6 +11,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -140,6 +141,24 @@ def test_language_model_hvp_checks(hvp, capsys):
     assert "4.00 times the memory, limit 3: WRONG" in capsys.readouterr().out
 
 
+def test_language_model_hvp_in_bfloat16(hvp, monkeypatch, capsys):
+    """By autocast: the products of float32, but for the rounding. Another scale of the scores is found."""
+    module, setting = hvp
+    setting, limit = setting._replace(dtype="bfloat16"), module.LIMITS["bfloat16"]
+    rows = [module.Row(a, way, 33) for a in module.ATTENTIONS for way in module.WAYS]
+    results = {row: (module.product_of(row, setting)[0], 1.0, 2**25) for row in rows}
+    assert module.same_products(results, limit)
+    exact = module.product_of(rows[0], setting._replace(dtype="float32"))[0]
+    for product, _, _ in results.values():
+        assert product.dtype == exact.dtype
+        assert 1e-4 < np.linalg.norm(product - exact) / np.linalg.norm(exact) < limit
+    unfused = module.ATTENTIONS["unfused"]
+    monkeypatch.setitem(module.ATTENTIONS, "unfused", lambda q, k, v, is_causal: unfused(1.1 * q, k, v, is_causal))
+    results[rows[-1]] = module.product_of(rows[-1], setting)[0], 1.0, 2**25
+    assert not module.same_products(results, limit)
+    assert capsys.readouterr().out.count("limit 8e-03: WRONG\n") == 1
+
+
 class CountedBytes(TorchDispatchMode):
     """Adds up the bytes of all tensors that PyTorch's operators return."""
 
@@ -196,6 +215,7 @@ def test_processes_that_fail(example):
         ("mean_flow", "--dtype float16", "--dtype: invalid choice: 'float16'"),
         ("mean_flow", "--device cuda", "--device cuda: PyTorch finds no NVIDIA GPU"),
         ("language_model_hvp", "--context -1", "--context"),
+        ("language_model_hvp", "--dtype float16", "--dtype: invalid choice: 'float16'"),
         ("language_model_hvp", "--compare 3", "--compare: 3: must be a whole number of at least 16"),
         ("language_model_hvp", "--device tpu", "--device: invalid choice: 'tpu'"),
         ("language_model_hvp", "--device cuda", "--device cuda: PyTorch finds no NVIDIA GPU"),

@@ -223,6 +223,14 @@ CASES = [
         {"q_packed": [0, 1, 4], "k_packed": [0, 3, 5]},
         formula=False,
     ),
+    Case(
+        "packed_longest",
+        (1, 4, 2),
+        (1, 5, 2),
+        (1, 5, 2),
+        {"q_packed": [0, 1, 4], "k_packed": [0, 3, 5], "longest": (4, 5)},
+        formula=False,
+    ),
     Case("offsets", keywords={"is_causal": True, "q_offset": 4, "k_offset": 2}),
     Case(
         "offsets_per_sequence",
