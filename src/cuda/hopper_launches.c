@@ -64,8 +64,8 @@ static int64_t ring_sums(const ag_problem *p, int64_t tile)
     return agi_saturating_product(p->heads, agi_hopper_tiles(p, tile), tile, ring_channels(p));
 }
 
-/* The steps that a mask leaves are as many as tiles of queries times blocks of keys: beyond some million keys they would
- * take more memory than the sums, and a call has memory of the order of its tensors alone. */
+/* The steps that a mask leaves are as many as tiles of queries times blocks of keys: beyond some million keys they
+ * would take more memory than the sums, and a call has memory of the order of its tensors alone. */
 static bool lists_fit(const ag_problem *p, agi_hopper_choice choice)
 {
     const int64_t visits = choice.features & AGI_HAS_MASK ? visits_of_mask(p, choice.tile) : 0;
