@@ -113,7 +113,7 @@ add_attngrad_test(cuda_float32_floor $<TARGET_FILE:cuda_float32_floor>)
 # The table sm90: its kernels by the error rule, and the faults that must be found.
 add_cuda_program(cuda_hopper_emulated cuda/hopper_problems.c)
 add_attngrad_test(cuda_hopper_emulated $<TARGET_FILE:cuda_hopper_emulated> 1)
-add_long_test(cuda_hopper_emulated $<TARGET_FILE:cuda_hopper_emulated> 4)
+add_long_test(cuda_hopper_emulated $<TARGET_FILE:cuda_hopper_emulated> 6)
 add_attngrad_test(cuda_hopper_invariant ${CMAKE_COMMAND} -E env EMULATED_HOPPER=1 AG_TEST_COUNT=20
     $<TARGET_FILE:cuda_invariant>)
 add_cuda_program(cuda_hopper_faults cuda/hopper_faults.c)

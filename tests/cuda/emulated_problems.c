@@ -1,6 +1,6 @@
 /* The kernels of src/cuda by the error rule: problems that run every kernel, every feature and pair of features in
  * every dtype, random problems; with the schedules of the emulation, copies that arrive early or late, the first
- * or the last warp ahead of the others.
+ * or the last warp ahead of the others, the last warps behind them.
  *
  * cuda_emulated [SEED [STEP [NUMBER]]]: of the pairs and the random problems one of STEP, which ones by SEED, as the
  * schedules are; NUMBER: this problem alone. */
@@ -97,8 +97,7 @@ static void check_case(uint64_t seed, int number)
     if (!draw_case(&c, seed, number) || !CHECK_OK(agc_arrays_of_case(&x, &c, NULL))) {
         return;
     }
-    const unsigned schedule = (unsigned)number + (unsigned)seed;
-    emulate_schedule(schedule & 1, schedule >> 1 & 1);
+    emulate_schedule_number((unsigned)number + (unsigned)seed);
     emulated_shared_limit = number % 3 == 2 && number >= N_FIXED ? 101376 : 232448;
     const double start = seconds();
     if (CHECK_OK(agc_arrays_run_all(&x))) {

@@ -1,14 +1,14 @@
 /* The kernels of the table sm90 by the error rule, on the processor: dtypes, head sizes, every feature that they serve,
  * every set of score features, tiles that are cut on each side; copies that arrive early or late, the first or the last
- * warp ahead.
+ * warp ahead, the last warps behind.
  *
- * cuda_hopper_emulated [SCHEDULES [NUMBER]]: how many of the four schedules each problem runs under, another one first
+ * cuda_hopper_emulated [SCHEDULES [NUMBER]]: how many of the six schedules each problem runs under, another one first
  * for each; this problem alone. */
 #include "hopper_list.h"
 
 static void check_problem(const struct hopper_problem *problem, int number, int schedule)
 {
-    emulate_schedule(schedule & 1, (schedule >> 1) % EMULATE_ORDERS);
+    emulate_schedule_number((unsigned)schedule);
     emulated_ring_most = problem->with & SHORT_RINGS ? 2 : 64;
     check_hopper_problem(problem, number);
 }
@@ -174,7 +174,7 @@ static void check_tiled_mask(const struct hopper_problem *problem, int schedule,
 {
     struct arrays x;
     make_tiled_mask(&x, problem);
-    emulate_schedule(schedule & 1, (schedule >> 1) % EMULATE_ORDERS);
+    emulate_schedule_number((unsigned)schedule);
     check_skipping(&x, problem->text, masked_first_order, FORWARD_RESULTS | VJP_RESULTS);
     if (with_jvp) {
         check_skipping(&x, problem->text, masked_jvp, FORWARD_RESULTS | JVP_RESULTS);
@@ -254,13 +254,13 @@ int main(int argc, char **argv)
     emulated_hopper = true;
     for (int n = 0; n < N_NUMBERS; n++) {
         for (int s = 0; s < schedules && (only < 0 || n == only); s++) {
-            check_number(n, (n + n / 4 + s) % 4);
+            check_number(n, (n + n / EMULATE_SCHEDULES + s) % EMULATE_SCHEDULES);
         }
     }
     for (int n = 0; n < N_TILED_MASKS * schedules; n++) {
-        if (only < 0 || only == N_NUMBERS + n % N_TILED_MASKS) {
-            check_tiled_mask(&tiled_masks[n % N_TILED_MASKS], (n + n / N_TILED_MASKS) % 4,
-                             schedules > 1 || n % 2 == 0);
+        const int number = n % N_TILED_MASKS, schedule = number + n / N_TILED_MASKS;
+        if (only < 0 || only == N_NUMBERS + number) {
+            check_tiled_mask(&tiled_masks[number], schedule, schedules > 1 || n % 2 == 0);
         }
     }
     for (int n = 0; n < N_GRIDS; n++) {
