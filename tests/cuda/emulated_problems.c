@@ -6,10 +6,9 @@
  * schedules are; NUMBER: this problem alone. */
 #include <time.h>
 
-#include "check/error_rule.h"
-#include "check/random_case.h"
 #include "check/summary.h"
 #include "emulated_backend.h"
+#include "emulated_cases.h"
 #include "feature_pairs.h"
 #include "kernel_problems.h"
 #include "kernels.h"
@@ -18,27 +17,6 @@
 static double seconds(void)
 {
     return (double)clock() / CLOCKS_PER_SEC;
-}
-
-static void check_results(const ag_check_case *c, const struct error_truth *truth, const struct arrays *x,
-                          int number)
-{
-    struct error_entry entries[T_COUNT];
-    char text[700];
-    int count = 0;
-    ag_check_command(c, text, sizeof text);
-    CHECK_OK(agc_error_entries(truth, x, entries, &count));
-    for (int n = 0; n < count; n++) {
-        const struct error_entry *e = &entries[n];
-        int64_t at[4] = {0, 0, 0, 0};
-        if (e->worst >= 0) {
-            agc_arrays_position(x, e->t, e->worst, at);
-        }
-        CHECK(agc_error_entry_passed(e),
-              "%d: %s: %s: error %.2e, limit %.2e, truth %.2e, worst at %lld %lld %lld %lld", number, text,
-              agc_tensor_info[e->t].name, e->error, e->limit, e->truth, (long long)at[0], (long long)at[1],
-              (long long)at[2], (long long)at[3]);
-    }
 }
 
 enum { N_PAIRS = FEATURES * FEATURES * N_DTYPES, N_RANDOM = 400 };
@@ -107,9 +85,9 @@ static void check_case(uint64_t seed, int number)
         }
         struct error_truth truth;
         if (CHECK_OK(agc_error_truth_create(&truth, &x, 1))) {
-            check_results(&c, &truth, &x, number);
+            check_case_results(&c, &truth, &x, UINT32_MAX, number);
             run_given_o(&x);
-            check_results(&c, &truth, &x, number);
+            check_case_results(&c, &truth, &x, UINT32_MAX, number);
             agc_error_truth_destroy(&truth);
         }
     }
