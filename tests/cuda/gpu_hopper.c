@@ -1,5 +1,6 @@
 /* On a GPU of Hopper: the problems that the emulated table sm90 is tested with, by the error rule. Each plan must have
- * taken that table, in the maps that docs/gpu.md says, with the smallest set of score features. On another GPU, or if the environment names another table, says so and exits with 77: skipped.
+ * taken that table, in the maps that docs/gpu.md says, with the smallest set of score features. On another GPU, or if
+ * the environment names another table, says so and exits with 77: skipped.
  *
  * gpu_hopper [JOBS [NUMBER]]: how many at a time; this problem alone, in this process (for a debugger). */
 #define _POSIX_C_SOURCE 200809L /* fork */
@@ -25,13 +26,6 @@ static const char *maps_of(const ag_problem *p, uint32_t features, bool invarian
         return dbias ? "forward, vjp, jvp, vjp_jvp and dbias" : "forward, vjp, jvp and vjp_jvp";
     }
     return dbias ? "forward, vjp, jvp and dbias" : "forward, vjp and jvp";
-}
-
-static uint32_t features_of(const ag_problem *p)
-{
-    return (p->softcap > 0 ? AGI_HAS_SOFTCAP : 0u) | (p->dropout > 0 ? AGI_HAS_DROPOUT : 0u) |
-           (p->flags & AG_BIAS ? AGI_HAS_BIAS : 0u) | (p->flags & AG_MASK ? AGI_HAS_MASK : 0u) |
-           (p->flags & (AG_ALIBI | AG_SLOPES | AG_TABLE) ? AGI_HAS_RELATIVE : 0u);
 }
 
 /* The set of exactly these features; the list has no problem of others. */

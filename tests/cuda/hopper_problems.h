@@ -273,6 +273,14 @@ static const struct {
 };
 enum { N_HOPPER_SETS = sizeof hopper_sets / sizeof hopper_sets[0] };
 
+/* Those of a problem. */
+static inline uint32_t features_of(const ag_problem *p)
+{
+    return (p->softcap > 0 ? AGI_HAS_SOFTCAP : 0u) | (p->dropout > 0 ? AGI_HAS_DROPOUT : 0u) |
+           (p->flags & AG_BIAS ? AGI_HAS_BIAS : 0u) | (p->flags & AG_MASK ? AGI_HAS_MASK : 0u) |
+           (p->flags & (AG_ALIBI | AG_SLOPES | AG_TABLE) ? AGI_HAS_RELATIVE : 0u);
+}
+
 /* Adds the words of the features, in one of two variants. */
 static inline void add_feature_words(char *text, size_t size, uint32_t set, int variant)
 {

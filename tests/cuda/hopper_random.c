@@ -1,5 +1,5 @@
-/* The table sm90 on the processor, by the error rule: features and pairs of features over several tiles, random problems
- * with the features of each set; schedules of the emulation, short rings, AG_INVARIANT.
+/* The table sm90 on the processor, by the error rule: features and pairs of features over several tiles, random
+ * problems with the features of each set; schedules of the emulation, short rings, AG_INVARIANT.
  *
  * cuda_hopper_random [SEED [STEP [NUMBER]]]: one problem of STEP, which ones by SEED; NUMBER: this problem alone. */
 #include "check/summary.h"
@@ -11,13 +11,6 @@
 enum { N_PAIRS = FEATURES * FEATURES, N_RANDOM = 400 };
 static const uint32_t maps[] = {AG_MAP_FORWARD, AG_MAP_VJP, AG_MAP_JVP, AG_MAP_VJP_JVP};
 static int problems, on_table;
-
-static uint32_t features_of(const ag_problem *p)
-{
-    return (p->softcap > 0 ? AGI_HAS_SOFTCAP : 0u) | (p->dropout > 0 ? AGI_HAS_DROPOUT : 0u) |
-           (p->flags & AG_BIAS ? AGI_HAS_BIAS : 0u) | (p->flags & AG_MASK ? AGI_HAS_MASK : 0u) |
-           (p->flags & (AG_ALIBI | AG_SLOPES | AG_TABLE) ? AGI_HAS_RELATIVE : 0u);
-}
 
 /* Is there a set with all of these features? */
 static bool has_set(uint32_t wanted)

@@ -8,8 +8,8 @@
 extern "C" {
 #endif
 
-/* How the threads of a block run: see src/cuda/emulate.h. EMULATE_SLOW: the last warps fall behind. Each order with copies
- * that arrive early or late. */
+/* How the threads of a block run: see src/cuda/emulate.h. EMULATE_SLOW: the last warps fall behind. Each order with
+ * copies that arrive early or late. */
 enum {
     EMULATE_FORWARDS,
     EMULATE_BACKWARDS,
