@@ -1,5 +1,5 @@
-/* The choice of kernels on the host: every kernel fits its device, every head size has one, and the parameters of a
- * launch fit every driver. */
+/* The choice of kernels on the host: every kernel fits its device, every head size has one, the parameters of a launch
+ * fit every driver, and blocks that wait for each other fit the device. */
 #include "cuda/device.h"
 #include "cuda/schedule.h"
 #include "test.h"
@@ -227,11 +227,124 @@ static void check_too_many_blocks(void)
     CHECK(launches > 1, "%d launches", launches);
 }
 
+/* ---- Blocks that wait for each other ---- */
+
+/* Groups are as few as hold all blocks of keys, and nearly equal; the last one is not empty. */
+static void check_ring_size(int64_t keys, int64_t most)
+{
+    const ag_problem p = {.kv_len = keys}, band = {.kv_len = keys, .flags = AG_CAUSAL};
+    const int64_t blocks = (keys + AGI_HOPPER_RING_KEYS - 1) / AGI_HOPPER_RING_KEYS;
+    const agi_hopper_ring_size size = agi_hopper_rings(&p, most);
+    CHECK(size.is_ring && !agi_hopper_rings(&band, most).is_ring, "%d keys", (int)keys);
+    CHECK(size.blocks >= 1 && size.blocks <= most, "%d keys: groups of %d blocks", (int)keys,
+          (int)size.blocks);
+    CHECK((int64_t)size.blocks * size.groups >= blocks && (int64_t)size.blocks * (size.groups - 1) < blocks &&
+              most * (size.groups - 1) < blocks,
+          "%d blocks of keys: %d groups of %d", (int)blocks, (int)size.groups, (int)size.blocks);
+}
+
+struct grid {
+    uint32_t blocks; /* of the launch whose blocks wait for each other */
+    int launches;
+};
+static ag_status note_grid(void *ctx, const agi_cuda_entry *launch)
+{
+    struct grid *g = ctx;
+    if (launch->together) {
+        g->blocks = launch->blocks;
+        g->launches++;
+    }
+    return AG_OK;
+}
+static ag_status make_any_map(const void *ctx, const agi_cuda_box_view *view, agi_cuda_tensor_map *map)
+{
+    (void)ctx;
+    (void)view;
+    (void)map;
+    return AG_OK;
+}
+
+/* The grid of a plan's map on a device. */
+static struct grid grid_of(const ag_plan *plan, agi_map map, int32_t processors)
+{
+    static double memory[2];
+    struct grid g = {0};
+    const agi_cuda_emitter emitter = {note_grid, &g};
+    const agi_cuda_setting device = {.shared_limit = LIMIT_LARGE,
+                                     .processors = processors,
+                                     .ring_most = AGI_HOPPER_RING_MOST,
+                                     .make_map = make_any_map};
+    agi_call call = {.plan = plan, .map = map};
+    ag_args *a = &call.a;
+    ag_tensor *const tensors[] = {&a->q,    &a->k,  &a->v,  &a->o,  &a->d_o, &a->lse, &a->to,
+                                  &a->td_o, &a->mu, &a->dq, &a->dk, &a->dv,  &a->tdq, &a->tdk,
+                                  &a->tdv,  &a->tq, &a->tk, &a->tv, &a->mask};
+    for (size_t n = 0; n < sizeof tensors / sizeof tensors[0]; n++) {
+        tensors[n]->data = memory;
+        tensors[n]->strides[3] = 1;
+    }
+    CHECK_OK(agi_cuda_launch_map(&call, &device, memory, emitter));
+    return g;
+}
+
+/* All blocks of the grid are on the device at once: one per multiprocessor. A grid of rings has as many whole ones as
+ * fit, another one a block for each group's block or one per multiprocessor. A device that a group does not fit has
+ * none. */
+static void check_grid(int64_t batch, int64_t keys, uint32_t flags, agi_map map)
+{
+    ag_plan plan = {.p = AG_PROBLEM_INIT};
+    ag_problem *p = &plan.p;
+    p->dtype = p->out_dtype = p->grad_dtype = p->aux_dtype = AG_BF16;
+    p->flags = flags;
+    p->batch = batch;
+    p->heads = p->kv_heads = 3;
+    p->q_len = 100;
+    p->kv_len = keys;
+    p->dim_qk = p->dim_v = 64;
+    for (int axis = 0; axis < 4; axis++) {
+        p->mask_size[axis] = 1;
+    }
+    const agi_hopper_ring_size size = agi_hopper_rings(p, AGI_HOPPER_RING_MOST);
+    const int64_t groups = 3 * batch * size.groups;
+    for (int32_t processors = 1; processors <= 200; processors++) {
+        const struct grid g = grid_of(&plan, map, processors);
+        const int64_t blocks = g.blocks, free = processors - blocks;
+        const bool all = blocks == groups * size.blocks;
+        CHECK_INT(g.launches, processors >= size.blocks);
+        CHECK(free >= 0 && blocks <= groups * size.blocks, "%d blocks on %d multiprocessors", (int)blocks,
+              (int)processors);
+        CHECK(g.launches == 0 || blocks >= size.blocks, "%d blocks do not hold a group of %d", (int)blocks,
+              (int)size.blocks);
+        CHECK(!size.is_ring || blocks % size.blocks == 0, "%d blocks are no rings of %d", (int)blocks,
+              (int)size.blocks);
+        CHECK(g.launches == 0 || all || free < (size.is_ring ? size.blocks : 1),
+              "%d blocks on %d multiprocessors: there is room for more", (int)blocks, (int)processors);
+    }
+}
+
+static void check_rings(void)
+{
+    static const int64_t keys[] = {1, 128, 129, 1000, 8192, 8193, 17000, 1 << 20};
+    static const uint32_t flags[] = {0, AG_CAUSAL, AG_WINDOW, AG_MASK, AG_MASK | AG_CAUSAL};
+    for (int64_t n = 1; n <= 40000; n += 1 + n / 50) {
+        check_ring_size(n, AGI_HOPPER_RING_MOST);
+        check_ring_size(n, 2);
+    }
+    CHECK(AGI_HOPPER_RING_MOST <= 64, "rings of %d blocks", (int)AGI_HOPPER_RING_MOST);
+    for (int n = 0; n < 8 * 5; n++) {
+        check_grid(1 + n % 3 * 8, keys[n % 8], flags[n / 8], AGI_VJP);
+        if (!(flags[n / 8] & AG_MASK)) {
+            check_grid(1 + n % 3 * 8, keys[n % 8], flags[n / 8], AGI_VJP_JVP);
+        }
+    }
+}
+
 int main(void)
 {
     static const ag_dtype dtypes[] = {AG_F64, AG_F32, AG_F16, AG_BF16};
     check_limits();
     check_too_many_blocks();
+    check_rings();
     for (int n = 0; n < 4; n++) {
         check_choices(dtypes[n], LIMIT_SMALL);
         check_choices(dtypes[n], LIMIT_LARGE);

@@ -113,7 +113,13 @@ add_attngrad_test(cuda_float32_floor $<TARGET_FILE:cuda_float32_floor>)
 # The table sm90: its kernels by the error rule, and the faults that must be found.
 add_cuda_program(cuda_hopper_emulated cuda/hopper_problems.c)
 add_attngrad_test(cuda_hopper_emulated $<TARGET_FILE:cuda_hopper_emulated> 1)
-add_long_test(cuda_hopper_emulated $<TARGET_FILE:cuda_hopper_emulated> 4)
+add_long_test(cuda_hopper_emulated $<TARGET_FILE:cuda_hopper_emulated> 6)
+add_cuda_program(cuda_hopper_random cuda/hopper_random.c)
+# A prime: so that a sample has every kind of number.
+add_attngrad_test(cuda_hopper_random sh ${CMAKE_CURRENT_SOURCE_DIR}/cuda/sample.sh ${PROJECT_SOURCE_DIR} 13
+    $<TARGET_FILE:cuda_hopper_random>)
+add_long_test(cuda_hopper_random sh ${CMAKE_CURRENT_SOURCE_DIR}/cuda/sample.sh ${PROJECT_SOURCE_DIR} 1
+    $<TARGET_FILE:cuda_hopper_random>)
 add_attngrad_test(cuda_hopper_invariant ${CMAKE_COMMAND} -E env EMULATED_HOPPER=1 AG_TEST_COUNT=20
     $<TARGET_FILE:cuda_invariant>)
 add_cuda_program(cuda_hopper_faults cuda/hopper_faults.c)

@@ -21,6 +21,11 @@ extern "C" void emulate_schedule(int late, int order)
     emulate_slow = order == EMULATE_SLOW;
 }
 
+extern "C" void emulate_schedule_number(unsigned number)
+{
+    emulate_schedule(number & 1, (int)(number / 2 % EMULATE_ORDERS));
+}
+
 extern "C" const char *emulate_plant(int fault)
 {
     static const char *const names[] = {"no fault",        "no barriers",         "no even barriers",

@@ -1,15 +1,14 @@
 /* The kernels of src/cuda by the error rule: problems that run every kernel, every feature and pair of features in
  * every dtype, random problems; with the schedules of the emulation, copies that arrive early or late, the first
- * or the last warp ahead of the others.
+ * or the last warp ahead of the others, the last warps behind them.
  *
  * cuda_emulated [SEED [STEP [NUMBER]]]: of the pairs and the random problems one of STEP, which ones by SEED, as the
  * schedules are; NUMBER: this problem alone. */
 #include <time.h>
 
-#include "check/error_rule.h"
-#include "check/random_case.h"
 #include "check/summary.h"
 #include "emulated_backend.h"
+#include "emulated_cases.h"
 #include "feature_pairs.h"
 #include "kernel_problems.h"
 #include "kernels.h"
@@ -18,27 +17,6 @@
 static double seconds(void)
 {
     return (double)clock() / CLOCKS_PER_SEC;
-}
-
-static void check_results(const ag_check_case *c, const struct error_truth *truth, const struct arrays *x,
-                          int number)
-{
-    struct error_entry entries[T_COUNT];
-    char text[700];
-    int count = 0;
-    ag_check_command(c, text, sizeof text);
-    CHECK_OK(agc_error_entries(truth, x, entries, &count));
-    for (int n = 0; n < count; n++) {
-        const struct error_entry *e = &entries[n];
-        int64_t at[4] = {0, 0, 0, 0};
-        if (e->worst >= 0) {
-            agc_arrays_position(x, e->t, e->worst, at);
-        }
-        CHECK(agc_error_entry_passed(e),
-              "%d: %s: %s: error %.2e, limit %.2e, truth %.2e, worst at %lld %lld %lld %lld", number, text,
-              agc_tensor_info[e->t].name, e->error, e->limit, e->truth, (long long)at[0], (long long)at[1],
-              (long long)at[2], (long long)at[3]);
-    }
 }
 
 enum { N_PAIRS = FEATURES * FEATURES * N_DTYPES, N_RANDOM = 400 };
@@ -97,8 +75,7 @@ static void check_case(uint64_t seed, int number)
     if (!draw_case(&c, seed, number) || !CHECK_OK(agc_arrays_of_case(&x, &c, NULL))) {
         return;
     }
-    const unsigned schedule = (unsigned)number + (unsigned)seed;
-    emulate_schedule(schedule & 1, schedule >> 1 & 1);
+    emulate_schedule_number((unsigned)number + (unsigned)seed);
     emulated_shared_limit = number % 3 == 2 && number >= N_FIXED ? 101376 : 232448;
     const double start = seconds();
     if (CHECK_OK(agc_arrays_run_all(&x))) {
@@ -108,9 +85,9 @@ static void check_case(uint64_t seed, int number)
         }
         struct error_truth truth;
         if (CHECK_OK(agc_error_truth_create(&truth, &x, 1))) {
-            check_results(&c, &truth, &x, number);
+            check_case_results(&c, &truth, &x, UINT32_MAX, number);
             run_given_o(&x);
-            check_results(&c, &truth, &x, number);
+            check_case_results(&c, &truth, &x, UINT32_MAX, number);
             agc_error_truth_destroy(&truth);
         }
     }

@@ -8,8 +8,10 @@
  * gpu_long --dtype DTYPE: the lists below; gpu_long PROBLEM...: these, all maps. */
 #include "check/error_rule.h"
 #include "outputs.h"
+#include "sparse_mask.h"
 
 #include <math.h>
+#include <stdbool.h>
 
 enum { REPEATS = 3, THREADS = 8, ROWS = 64, FIRST_ORDER = AG_MAP_FORWARD | AG_MAP_VJP };
 enum { SECOND_ORDER = ALL_MAPS & ~AG_MAP_JVP_JVP };
@@ -135,12 +137,15 @@ static void check_values(const struct arrays *x, uint32_t maps, const char *text
 
 /* ---- Problems ---- */
 
-static void check_problem(const char *text, uint32_t maps)
+static void check_problem(const char *text, uint32_t maps, bool sparse)
 {
     struct arrays x;
     ag_problem p = AG_PROBLEM_INIT;
     test_need(ag_problem_parse(text, &p) == AG_OK && agc_arrays_create(&x, &p, NULL, 7) == AG_OK,
               ag_last_message());
+    if (sparse) {
+        make_mask_sparse(&x);
+    }
     test_need(agc_on_device(x.plan), "the plan is not on a GPU: ATTNGRAD_BACKEND=cuda");
     check_repeats(&x, maps, text);
     check_values(&x, maps, text);
@@ -162,6 +167,22 @@ static const struct long_problem problems[] = {
     {"h2 q5000 d200 dv256 causal", FIRST_ORDER},
 };
 
+/* Each set of score features, over many tiles of queries and blocks of keys. */
+static const struct long_problem features[] = {
+    {"h1 q3000 k3072 d128 softcap=5", SECOND_ORDER},
+    {"h2 kv1 q3000 d64 alibi table=50 causal", SECOND_ORDER},
+    {"h1 q3000 k3072 d64 bias=11qk", SECOND_ORDER},
+    {"h1 q3000 k3072 d128 mask=11qk window=-1,500", FIRST_ORDER},
+    {"h1 q3000 d128 dropout=0.2 causal", SECOND_ORDER},
+    {"h2 q3000 k3072 d64 bias=11qk dropout=0.2", FIRST_ORDER},
+};
+
+/* Most tiles of the mask are empty; more keys than a group of blocks has. */
+static const struct long_problem sparse_masks[] = {
+    {"h1 q9000 d64 mask=11qk", FIRST_ORDER},
+    {"h1 q4000 k9008 d128 mask=11qk causal align=bottom-right", FIRST_ORDER},
+};
+
 /* Of 16 bits, whose vjp and vjp_jvp are one kernel each on the table sm90: every query sees every key, and there are
  * more keys than a group of blocks has, so that higher groups wait for lower ones. */
 static const struct long_problem rings[] = {
@@ -171,12 +192,13 @@ static const struct long_problem rings[] = {
     {"h1 q9000 d128", SECOND_ORDER},
 };
 
-static void check_list(const struct long_problem *list, size_t count, const char *dtype)
+#define CHECK_LIST(list, dtype, sparse) check_list(list, sizeof list / sizeof list[0], dtype, sparse)
+static void check_list(const struct long_problem *list, size_t count, const char *dtype, bool sparse)
 {
     char text[128];
     for (size_t n = 0; n < count; n++) {
         snprintf(text, sizeof text, "%s %s", list[n].text, dtype);
-        check_problem(text, list[n].maps);
+        check_problem(text, list[n].maps, sparse);
     }
 }
 
@@ -184,12 +206,16 @@ int main(int argc, char **argv)
 {
     test_need(argc > 1, "gpu_long --dtype DTYPE, or gpu_long PROBLEM...");
     if (strcmp(argv[1], "--dtype") == 0 && argc == 3) {
-        check_list(problems, sizeof problems / sizeof problems[0], argv[2]);
-        check_list(rings, strstr(argv[2], "16") == NULL ? 0 : sizeof rings / sizeof rings[0], argv[2]);
+        CHECK_LIST(problems, argv[2], false);
+        CHECK_LIST(features, argv[2], false);
+        CHECK_LIST(sparse_masks, argv[2], true);
+        if (strstr(argv[2], "16") != NULL) {
+            CHECK_LIST(rings, argv[2], false);
+        }
         return test_summary();
     }
     for (int n = 1; n < argc; n++) {
-        check_problem(argv[n], SECOND_ORDER);
+        check_problem(argv[n], SECOND_ORDER, false);
     }
     return test_summary();
 }

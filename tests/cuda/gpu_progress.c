@@ -13,6 +13,7 @@
 
 #include "graphs.h"
 #include "outputs.h"
+#include "sparse_mask.h"
 
 enum { MAX_PROBLEMS = 8, STREAMS = 8, STEP_SECONDS = 60, REPEATS = 3 };
 static const uint64_t hold_nanoseconds = 2000000000;
@@ -161,6 +162,9 @@ static void add_problem(const char *text)
     struct problem *p = &problems[n_problems++];
     p->text = text;
     make_arrays(&p->x, text, NULL, 3);
+    if (p->x.data[T_MASK] != NULL) {
+        make_mask_sparse(&p->x);
+    }
     test_need(agc_on_device(p->x.plan), "the plan is not on a GPU: ATTNGRAD_BACKEND=cuda");
     printf("'%s': %s\n", text, ag_plan_describe(p->x.plan));
     CHECK_OK(agc_arrays_run_all(&p->x));
@@ -304,7 +308,7 @@ static void replayed(const char *name, int count, int held)
 }
 
 /* Rings of one group of blocks and of several, bands of several groups, lengths, packed sequences; head sizes of both
- * kernels. */
+ * kernels. With a mask blocks wait for those that visit a tile alone: rings and bands of two groups. */
 static const char *const usual[] = {
     "h4 q4096 d64 bf16",
     "h2 q17000 k17000 d64 bf16",
@@ -312,6 +316,8 @@ static const char *const usual[] = {
     "h2 q8192 d128 causal bf16",
     "h4 kv2 q9000 d64 window=2000,0 sink f16",
     "b3 h2 q3000 k4000 d128 packed=5000,9000 bf16",
+    "h2 q4000 k9008 d64 mask=11qk bf16",
+    "h1 q9000 d128 mask=11qk causal f16",
 };
 
 int main(int argc, char **argv)

@@ -11,7 +11,7 @@
 
 #include "hopper_problems.h"
 
-enum { N_PROBLEMS = 3, SCHEDULES = 2 * EMULATE_ORDERS };
+enum { N_PROBLEMS = 3 };
 
 static const struct hopper_problem first_order[N_PROBLEMS] = {
     {"h1 q100 k500 d64 bf16 causal align=bottom-right", WITH_LOW},
@@ -160,7 +160,7 @@ static void run_alone(int number, int schedule, const struct part *part, int fau
     if (problem->with & NOT_A_NUMBER) {
         spoil_hidden_rows(&x, problem->with);
     }
-    emulate_schedule(schedule & 1, schedule >> 1);
+    emulate_schedule_number((unsigned)schedule);
     const bool ran = run_part(&x, part, fault) == AG_OK;
     _exit(!ran || count_wrong_results(&x, part->results, problem->text, false) != 0);
 }
@@ -195,8 +195,8 @@ static void check_part(const struct part *part)
                    part->name, name);
             continue;
         }
-        for (int n = 0; n < SCHEDULES * N_PROBLEMS && (fault == 0 || found == 0); n++) {
-            found += is_found(n % N_PROBLEMS, SCHEDULES - 1 - n / N_PROBLEMS, part, fault);
+        for (int n = 0; n < EMULATE_SCHEDULES * N_PROBLEMS && (fault == 0 || found == 0); n++) {
+            found += is_found(n % N_PROBLEMS, EMULATE_SCHEDULES - 1 - n / N_PROBLEMS, part, fault);
         }
         printf("%s: %s: %s\n", part->name, name, found ? "found" : "not found");
         CHECK((found > 0) == (fault > 0), "%s: %s: %d problems found something", part->name, name, found);

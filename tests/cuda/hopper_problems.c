@@ -1,35 +1,55 @@
 /* The kernels of the table sm90 by the error rule, on the processor: dtypes, head sizes, every feature that they serve,
  * every set of score features, tiles that are cut on each side; copies that arrive early or late, the first or the last
- * warp ahead.
+ * warp ahead, the last warps behind.
  *
- * cuda_hopper_emulated [SCHEDULES [NUMBER]]: how many of the four schedules each problem runs under, another one first
+ * cuda_hopper_emulated [SCHEDULES [NUMBER]]: how many of the six schedules each problem runs under, another one first
  * for each; this problem alone. */
 #include "hopper_list.h"
 
 static void check_problem(const struct hopper_problem *problem, int number, int schedule)
 {
-    emulate_schedule(schedule & 1, (schedule >> 1) % EMULATE_ORDERS);
+    emulate_schedule_number((unsigned)schedule);
     emulated_ring_most = problem->with & SHORT_RINGS ? 2 : 64;
     check_hopper_problem(problem, number);
 }
 
-/* However many blocks share the tiles, results have the same bits. */
+/* Runs the problem's maps, with results that are not those of the run before. */
+static void run_anew(struct arrays *x, const struct hopper_problem *problem, uint64_t results)
+{
+    for (int t = 0; t < T_COUNT; t++) {
+        if (results & RESULT(t) && x->data[t] != NULL) {
+            memset(x->data[t], 0x55, tensor_bytes(x, (enum tensor)t));
+        }
+    }
+    CHECK_OK(run_hopper_maps(x, problem));
+}
+
+/* However many multiprocessors share the tiles of forward, and the blocks of keys of vjp and vjp_jvp in one kernel,
+ * which wait for each other, results have the same bits. A ring fits the fewest of them. */
 static void check_grids(const struct hopper_problem *problem)
 {
-    static const int32_t processors[] = {2, 1000};
+    static const int32_t processors[] = {4, 7, 132};
     const int32_t usual = emulated_processors;
+    const uint64_t results = results_of(problem);
     struct arrays x;
     void *kept[T_COUNT];
+    emulated_ring_most = problem->with & SHORT_RINGS ? 2 : 4;
     make_hopper_problem(&x, problem, 11);
-    CHECK_OK(agc_arrays_run(&x, AG_MAP_FORWARD));
-    keep_outputs(&x, kept);
-    for (int n = 0; n < 2; n++) {
+    for (int n = 0; n < 3; n++) {
         emulated_processors = processors[n];
-        CHECK_OK(agc_arrays_run(&x, AG_MAP_FORWARD));
-        same_tensor(&x, T_O, x.data[T_O], kept[T_O], problem->text);
-        same_tensor(&x, T_LSE, x.data[T_LSE], kept[T_LSE], problem->text);
+        emulate_schedule(n & 1, n % EMULATE_ORDERS);
+        run_anew(&x, problem, results);
+        if (n == 0) {
+            keep_outputs(&x, kept);
+        }
+        for (int t = 0; t < T_COUNT; t++) {
+            if (results & RESULT(t) && x.data[t] != NULL) {
+                same_tensor(&x, (enum tensor)t, x.data[t], kept[t], problem->text);
+            }
+        }
     }
     emulated_processors = usual;
+    emulated_ring_most = 64;
     free_outputs(kept);
     agc_arrays_destroy(&x);
 }
@@ -154,7 +174,7 @@ static void check_tiled_mask(const struct hopper_problem *problem, int schedule,
 {
     struct arrays x;
     make_tiled_mask(&x, problem);
-    emulate_schedule(schedule & 1, (schedule >> 1) % EMULATE_ORDERS);
+    emulate_schedule_number((unsigned)schedule);
     check_skipping(&x, problem->text, masked_first_order, FORWARD_RESULTS | VJP_RESULTS);
     if (with_jvp) {
         check_skipping(&x, problem->text, masked_jvp, FORWARD_RESULTS | JVP_RESULTS);
@@ -210,26 +230,45 @@ static void check_absent(const char *text, uint32_t absent)
     agc_arrays_destroy(&x);
 }
 
+/* Forward's tiles; rings of blocks, of one group and of two; bands, of sequences that differ; the same with masks and
+ * with other score features. */
+static const struct hopper_problem grids[] = {
+    {"h5 q130 k70 d128 bf16", FORWARD_ALONE},
+    {"b3 h1 q200 k240 d64 f32 causal", FORWARD_ALONE | WITH_LENGTHS},
+    {"h3 q130 k70 d256 f16 causal", FORWARD_ALONE},
+    {"b3 h2 kv1 q100 k250 d64 bf16 grad=f32", 0},
+    {"h3 q70 k500 d128 f16", SHORT_RINGS},
+    {"b3 h1 q200 k270 d64 f16 causal", WITH_LENGTHS},
+    {"h3 q260 k400 d128 bf16 window=150,60 grad=f32", SHORT_RINGS},
+    {"b3 h1 q130 k250 d64 f16 mask=b1qk", MASK_BY_TILES | FIRST_ORDER},
+    {"h3 q200 k500 d128 bf16 mask=1hqk", MASK_BY_TILES | SHORT_RINGS | FIRST_ORDER},
+    {"h3 q300 k400 d64 bf16 mask=1hqk grad=f32 causal", MASK_BY_TILES | SHORT_RINGS | FIRST_ORDER},
+    {"h3 q70 k260 d64 bf16 softcap=4", 0},
+    {"b3 h1 q70 k260 d128 f16 bias=11qk dropout=0.2 causal", 0},
+};
+enum { N_GRIDS = sizeof grids / sizeof grids[0] };
+
 int main(int argc, char **argv)
 {
     const int schedules = argc > 1 ? atoi(argv[1]) : 1, only = argc > 2 ? atoi(argv[2]) : -1;
     emulated_hopper = true;
     for (int n = 0; n < N_NUMBERS; n++) {
         for (int s = 0; s < schedules && (only < 0 || n == only); s++) {
-            check_number(n, (n + n / 4 + s) % 4);
+            check_number(n, (n + n / EMULATE_SCHEDULES + s) % EMULATE_SCHEDULES);
         }
     }
     for (int n = 0; n < N_TILED_MASKS * schedules; n++) {
-        if (only < 0 || only == N_NUMBERS + n % N_TILED_MASKS) {
-            check_tiled_mask(&tiled_masks[n % N_TILED_MASKS], (n + n / N_TILED_MASKS) % 4,
-                             schedules > 1 || n % 2 == 0);
+        const int number = n % N_TILED_MASKS, schedule = number + n / N_TILED_MASKS;
+        if (only < 0 || only == N_NUMBERS + number) {
+            check_tiled_mask(&tiled_masks[number], schedule, schedules > 1 || n % 2 == 0);
+        }
+    }
+    for (int n = 0; n < N_GRIDS; n++) {
+        if (only < 0 || only == N_NUMBERS + N_TILED_MASKS + n) {
+            check_grids(&grids[n]);
         }
     }
     if (only < 0) {
-        check_grids(&(struct hopper_problem){"h5 q130 k70 d128 bf16", 0});
-        check_grids(&(struct hopper_problem){"b3 h1 q200 k240 d64 f16 causal", WITH_LENGTHS});
-        check_grids(&(struct hopper_problem){"b3 h1 q200 k240 d64 f32 causal", WITH_LENGTHS});
-        check_grids(&(struct hopper_problem){"h3 q130 k70 d256 f16 causal", 0});
         check_given("b2 h2 kv1 q70 k80 d64 bf16 causal sink");
         check_given("b3 h1 q100 k140 d128 f16 packed=230,270");
         check_entries("h2 q70 k136 d128 bf16 bias=1hqk");

@@ -9,6 +9,7 @@
 #include "cuda/hopper_sets.h"
 #include "emulated_backend.h"
 #include "kernels.h"
+#include "sparse_mask.h"
 #include "test.h"
 
 /* The call of a problem, besides its text. */
@@ -189,8 +190,7 @@ static inline bool shows_pair(uint32_t with, int64_t head, int64_t i, int64_t j)
         return (with & MASK_FULL) != 0;
     }
     if (with & MASK_SPARSE) {
-        const int64_t tile_row = i / 128, tile_column = j / 128;
-        return (tile_row * 7 + tile_column * 13 + tile_row * tile_column * 5 + head * 3) % 8 == 0;
+        return shows_sparse_pair(head, i, j);
     }
     if (row == 1 || column == 2 || kind == TILE_EMPTY) {
         return false;
@@ -272,6 +272,14 @@ static const struct {
 #undef SET_OF_LIST
 };
 enum { N_HOPPER_SETS = sizeof hopper_sets / sizeof hopper_sets[0] };
+
+/* Those of a problem. */
+static inline uint32_t features_of(const ag_problem *p)
+{
+    return (p->softcap > 0 ? AGI_HAS_SOFTCAP : 0u) | (p->dropout > 0 ? AGI_HAS_DROPOUT : 0u) |
+           (p->flags & AG_BIAS ? AGI_HAS_BIAS : 0u) | (p->flags & AG_MASK ? AGI_HAS_MASK : 0u) |
+           (p->flags & (AG_ALIBI | AG_SLOPES | AG_TABLE) ? AGI_HAS_RELATIVE : 0u);
+}
 
 /* Adds the words of the features, in one of two variants. */
 static inline void add_feature_words(char *text, size_t size, uint32_t set, int variant)

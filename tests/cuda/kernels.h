@@ -8,9 +8,17 @@
 extern "C" {
 #endif
 
-/* How the threads of a block run: see src/cuda/emulate.h. EMULATE_SLOW: the last warps fall behind. */
-enum { EMULATE_FORWARDS, EMULATE_BACKWARDS, EMULATE_SLOW, EMULATE_ORDERS };
+/* How the threads of a block run: see src/cuda/emulate.h. EMULATE_SLOW: the last warps fall behind. Each order with
+ * copies that arrive early or late. */
+enum {
+    EMULATE_FORWARDS,
+    EMULATE_BACKWARDS,
+    EMULATE_SLOW,
+    EMULATE_ORDERS,
+    EMULATE_SCHEDULES = 2 * EMULATE_ORDERS
+};
 void emulate_schedule(int late, int order);
+void emulate_schedule_number(unsigned number);
 
 /* Plants a fault, 0 to 6; returns its name, or NULL if there is none of this number. */
 const char *emulate_plant(int fault);

@@ -60,9 +60,17 @@ static void add_results(const struct arrays *x)
     }
 }
 
+/* Which outputs are compared: of all maps, each of which ran once, or twice with results that accumulate; or of forward
+ * alone. */
+enum what { ONCE, ACCUMULATED, FORWARD_ALONE };
+
 /* The maps, then jvp that is given o and lse. */
-static void run(struct results *r, int accumulate)
+static void run(struct results *r, enum what what)
 {
+    if (what == FORWARD_ALONE) {
+        CHECK_OK(agc_arrays_run(&r->x, AG_MAP_FORWARD));
+        return;
+    }
     ag_args a = r->x.args;
     CHECK_OK(agc_arrays_run_all(&r->x));
     a.flags |= AG_GIVEN_O;
@@ -70,7 +78,7 @@ static void run(struct results *r, int accumulate)
     a.to_low.data = r->given[GIVEN_TO_LOW];
     a.mu.data = r->given[GIVEN_MU];
     CHECK_OK(agc_run_map(r->x.plan, AG_MAP_JVP, &a, r->x.workspace, r->x.workspace_bytes));
-    if (accumulate) {
+    if (what == ACCUMULATED) {
         add_results(&r->x);
     }
 }
@@ -123,27 +131,27 @@ static void compare(const struct arrays *batch, const void *got, const struct ar
 }
 
 static void compare_all(const struct results *batch, const struct results *alone, const struct part *p,
-                        const char *label)
+                        enum what what, const char *label)
 {
+    const uint32_t maps = what == FORWARD_ALONE ? AG_MAP_FORWARD : ALL_MAPS;
     for (enum tensor t = 0; t < T_COUNT; t++) {
-        if (is_output(&alone->x, t, ALL_MAPS) && agc_tensor_info[t].shape <= SHAPE_ROW) {
+        if (is_output(&alone->x, t, maps) && agc_tensor_info[t].shape <= SHAPE_ROW) {
             compare(&batch->x, batch->x.data[t], &alone->x, alone->x.data[t], t, agc_tensor_info[t].name, p,
                     label);
         }
     }
-    for (int n = 0; n < GIVEN_OUTPUTS; n++) {
+    for (int n = 0; n < GIVEN_OUTPUTS && what != FORWARD_ALONE; n++) {
         if (alone->given[n] != NULL) {
             compare(&batch->x, batch->given[n], &alone->x, alone->given[n], like[n], given_name[n], p, label);
         }
     }
 }
 
-/* A problem: heads_per_kv query heads for each of kv_heads; `rest` are its other words. accumulate: the results are
- * added up once. */
+/* A problem: heads_per_kv query heads for each of kv_heads; `rest` are its other words. */
 struct problem {
     int64_t kv_heads, heads_per_kv;
     const char *rest;
-    int accumulate;
+    enum what what;
 };
 
 static void check_part(const struct results *batch, const struct problem *problem, const struct part *p,
@@ -165,8 +173,8 @@ static void check_part(const struct results *batch, const struct problem *proble
             copy_input(&batch->x, &alone.x, t, p);
         }
     }
-    run(&alone, problem->accumulate);
-    compare_all(batch, &alone, p, label);
+    run(&alone, problem->what);
+    compare_all(batch, &alone, p, problem->what, label);
     destroy(&alone);
 }
 
@@ -212,7 +220,7 @@ static void check_batch(const struct problem *problem, const struct lengths *n, 
     if (batch.x.p->flags & AG_CAUSAL && batch.x.p->align == AG_ALIGN_TOP_LEFT) {
         CHECK_OK(agc_arrays_random_offsets(&batch.x, 20));
     }
-    run(&batch, problem->accumulate);
+    run(&batch, problem->what);
     for (int64_t b = 0; b < BATCH; b++) {
         for (int64_t hk = 0; hk < problem->kv_heads && n->q[b] > 0; hk++) {
             const struct part p = {b, hk, problem->heads_per_kv};
@@ -312,6 +320,7 @@ static void chains_and_groups(void)
 
 static const struct lengths tiny = {{1, 10, 4, 16, 7}, {8, 1, 16, 7, 30}};
 static const struct lengths tiles = {{3, 300, 65, 193, 0}, {500, 130, 24, 700, 20}};
+static const struct lengths one_tile = {{40, 64, 200, 1, 30}, {50, 64, 300, 64, 9}};
 static const struct lengths spans = {{70, 200, 1, 130, 9}, {300, 1500, 2300, 520, 40}};
 static const struct lengths short_q = {{1, 70, 4, 30, 0}, {9000, 8200, 13000, 4000, 16500}};
 static const struct lengths splits = {{6200, 300, 40, 0, 200}, {300, 64, 700, 10, 31}};
@@ -346,7 +355,8 @@ static void features_and_dtypes(enum amount amount)
         for (int f = 0; f < FEATURES; f++) {
             const int wanted = amount == ALL || (amount == SOME ? (f + d) % 3 == 0 : f == d);
             snprintf(rest, sizeof rest, "d16 dv32 %s %s", features[f], dtypes[d]);
-            const struct problem grouped = {2, 2, rest, f % 2 == 1}, many = {4, 1, rest, f % 2 == 0};
+            const struct problem grouped = {2, 2, rest, f % 2 == 1 ? ACCUMULATED : ONCE},
+                                 many = {4, 1, rest, f % 2 == 0 ? ACCUMULATED : ONCE};
             if (wanted) {
                 check_batch(&many, &tiny, 0);
                 check_batch(&many, &tiny, 1);
@@ -356,6 +366,24 @@ static void features_and_dtypes(enum amount amount)
             }
             if (amount == ALL) {
                 check_batch(f % 2 == 0 ? &grouped : &many, &tiles, f % 2);
+            }
+        }
+    }
+}
+
+/* Sequences of one tile, for which a GPU has kernels of their own, beside longer ones: forward. LITTLE: two of the
+ * three features. */
+static void one_tile_beside_many(enum amount amount)
+{
+    static const char *const words[] = {"", "causal sink", "causal align=bottom-right window=20,7"};
+    static const char *const sizes[] = {"d16", "d64", "d128"};
+    char rest[128];
+    for (int d = first_dtype(); d < 4; d++) {
+        for (int n = 0; n < 9; n++) {
+            snprintf(rest, sizeof rest, "%s %s %s", sizes[n / 3], words[n % 3], dtypes[d]);
+            const struct problem single = {1, 1, rest, FORWARD_ALONE};
+            if (amount != LITTLE || (n + n / 3 + d) % 3 != 0) {
+                check_batch(&single, &one_tile, (n + d) % 2);
             }
         }
     }
@@ -371,7 +399,7 @@ static void long_sequences(enum amount amount)
                 continue;
             }
             snprintf(rest, sizeof rest, "d128 dv144 %s %s", features[f], dtypes[d]);
-            const struct problem many = {4, 1, rest, 0}, grouped = {1, 2, rest, 0};
+            const struct problem many = {4, 1, rest, ONCE}, grouped = {1, 2, rest, ONCE};
             check_batch(&many, &spans, f);
             check_batch(&grouped, &spans, !f);
             snprintf(rest, sizeof rest, "d8 %s %s", features[2 * f], dtypes[d]);
@@ -389,10 +417,10 @@ static void splits_of_queries(enum amount amount)
     char rest[128];
     for (int d = amount == SOME ? 3 : first_dtype() | 1; d < 4; d += 2) {
         snprintf(rest, sizeof rest, "d128 dv144 causal sink %s", dtypes[d]);
-        const struct problem chained = {1, 2, rest, 0};
+        const struct problem chained = {1, 2, rest, ONCE};
         check_batch(&chained, &both, d == 1);
         snprintf(rest, sizeof rest, "d8 %s %s", features[4], dtypes[d]);
-        const struct problem table = {2, 1, rest, 0};
+        const struct problem table = {2, 1, rest, ONCE};
         check_batch(&table, &splits, d == 1);
     }
 }
@@ -406,6 +434,7 @@ int main(void)
             "bf16 only: the test without ATTNGRAD_ISA runs the other dtypes on the same instruction set\n");
     }
     features_and_dtypes(amount);
+    one_tile_beside_many(amount);
     if (amount == LITTLE) {
         printf("most features of each dtype, long sequences: not run, AG_TEST_COUNT asks for little\n");
     } else {
