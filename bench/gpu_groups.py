@@ -33,7 +33,7 @@ GROUPS = (
     Group("bfloat16", PORTABLE, 15, "forward and vjp beside cuDNN"),
     Group("double", BOTH, 50, "double backward beside PyTorch's unfused formula, time and memory"),
     Group("bias", BOTH, 5, "a bias with its gradient, beside PyTorch's fastest"),
-    Group("small", BOTH, 5, "short heads, single queries"),
+    Group("small", BOTH, 8, "short heads, few queries"),
     Group("host", BOTH, 5, "microseconds of the host"),
 )
 NAMES = tuple(group.name for group in GROUPS)

@@ -1,6 +1,6 @@
 """Rows of bench/gpu.py that every table of kernels has: float32, float64, the portable kernels in bfloat16, double
-backward, the gradient of a bias, short and single queries, host time. Each is a generator of rows; the numbers at the
-end of a row's call are what it must reach, and what it aims at."""
+backward, the gradient of a bias, short heads and few queries, host time. Each is a generator of rows; the numbers at
+the end of a row's call are what it must reach, and what it aims at."""
 
 import os
 import re
@@ -180,7 +180,8 @@ def small(setting):
     peers = {"flash": SDPBackend.FLASH_ATTENTION, "efficient": SDPBackend.EFFICIENT_ATTENTION}
     peers |= {"cudnn": CUDNN, "unfused": SDPBackend.MATH}
     cases = {"4,096 heads of 64 x 64, D64": ((128, 32, 64, 64), (128, 32, 64, 64), (0.8, 1.2))}
-    cases["one query, 8,192 keys, 32 heads, D128"] = ((1, 32, 1, 128), (1, 32, 8192, 128), (0.6, 1.0))
+    for count, name in ((1, "one query"), (4, "4 queries"), (16, "16 queries")):
+        cases[f"{name}, 8,192 keys, 32 heads, D128"] = ((1, 32, count, 128), (1, 32, 8192, 128), (0.6, 1.0))
     for case, (q_shape, k_shape, goal) in cases.items():
         (q,), (k, v) = tensors(1, *q_shape), tensors(2, *k_shape)
         calls = {name: (lambda b=b: fused(b, q, k, v)) for name, b in peers.items()}

@@ -53,7 +53,7 @@ typedef struct {
     const agi_cuda_setting *device;
     const agi_cuda_layout *x;
     bool hopper;          /* the map's kernels are those of the table sm90 */
-    bool decode;          /* one query per head, keys are split; never on those kernels */
+    bool decode;          /* few queries, keys are split; never on those kernels */
     const int64_t *drawn; /* a counter in the workspace, of tiles that blocks draw; NULL if they need none */
     agi_hopper_features features;
     agi_cuda_emitter stream;

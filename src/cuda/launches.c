@@ -78,8 +78,8 @@ static void lay_out(agi_cuda_layout *x, agi_arena *arena, const ag_plan *plan, a
         }
     }
     if (map == AGI_FORWARD && agi_cuda_splits_keys(plan, INT32_MAX)) {
-        const int64_t heads = agi_saturating_product(p->batch, p->heads, agi_cuda_key_splits(p), 1);
-        x->splits = agi_take(arena, agi_saturating_product(heads, p->dim_v + 2, 1, 1), real);
+        const int64_t splits = agi_saturating_product(p->batch, p->heads, p->q_len, agi_cuda_key_splits(p));
+        x->splits = agi_take(arena, agi_saturating_product(splits, p->dim_v + 2, 1, 1), real);
     }
     if (map == AGI_FORWARD || map == AGI_VJP || (map == AGI_VJP_JVP && agi_hopper_may_have_ring(plan, map))) {
         agi_hopper_lay_out_features(&x->features, arena, plan);
@@ -221,13 +221,11 @@ bool agi_cuda_outputs_in_chunks(const agi_cuda_job *j)
     return all;
 }
 
-/* Do the loops read the caller's matrix? The copy engine needs boxes, and decode a query that is its sequence's first
- * row. */
+/* Do the loops read the caller's matrix? The copy engine needs boxes. */
 static bool reads_directly(const agi_cuda_job *j, int operand, const ag_tensor *t)
 {
     const agi_cuda_source *s = &agi_cuda_sources[operand];
-    const bool query_inside = j->decode && operand == AGI_CUDA_Q && agi_has(j->p, AG_PACKED);
-    return agi_cuda_is_direct(j->p, s, t) && (!j->hopper || agi_cuda_has_boxes(j->p, s, t)) && !query_inside;
+    return agi_cuda_is_direct(j->p, s, t) && (!j->hopper || agi_cuda_has_boxes(j->p, s, t));
 }
 
 /* Sets a matrix of the loops; returns whether it must be copied. */
@@ -252,10 +250,6 @@ static bool set_matrix(agi_cuda_job *j, int operand)
     m->head = agi_cuda_planes(format) * rows * width;
     m->inverse = format == AGI_FORMAT_f32 ? j->x->inverses[operand] : NULL;
     m->width = (int32_t)width;
-    if (j->decode && operand == AGI_CUDA_Q) { /* the heads of a query follow each other */
-        m->head = width;
-        m->row = p->heads * width;
-    }
     return true;
 }
 
@@ -479,18 +473,16 @@ static void emit_backward(agi_cuda_job *j, bool tangent)
     emit_feature_gradients(j, tangent);
 }
 
-/* One query per head: splits of the keys, then what they sum up to. The heads of a group are the rows of a tile. */
+/* Few queries: splits of the keys, then what they sum up to. */
 static void emit_decode(agi_cuda_job *j)
 {
     const ag_problem *p = j->p;
-    const int64_t group = p->heads / p->kv_heads, splits = agi_cuda_key_splits(p);
-    agi_cuda_matrix *q = &j->k.m[AGI_CUDA_Q];
-    q->row = q->head;
-    q->head *= group;
+    const int64_t splits = agi_cuda_key_splits(p), tiles = agi_cuda_decode_tiles(p);
     emit(j, agi_cuda_choose(p, AGI_STREAM_decode, j->device->shared_limit).kernel,
-         agi_saturating_product(p->batch, p->kv_heads, splits, 1), (agi_cuda_part){.blocks = splits});
+         agi_saturating_product(p->batch, p->kv_heads, splits, tiles),
+         (agi_cuda_part){.blocks = splits, .parts = (int32_t)tiles});
     emit(j, p->dtype == AG_F64 ? agi_kernel_join_f64 : agi_kernel_join_f32,
-         agi_saturating_product(p->batch, p->heads, 1, 1), (agi_cuda_part){.blocks = splits});
+         agi_saturating_product(p->batch, p->heads, p->q_len, 1), (agi_cuda_part){.blocks = splits});
 }
 
 static void emit_forward(agi_cuda_job *j)

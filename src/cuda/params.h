@@ -12,12 +12,13 @@
 #include "attngrad.h"
 
 enum {
-    AGI_CUDA_SCALE_ROWS = 64, /* rows of a matrix that share one power of two; the longest tile */
-    AGI_CUDA_STATS = 8,       /* numbers per query in `stats` */
-    AGI_CUDA_STATS_ROWS = 4,  /* queries that a warp makes them for */
-    AGI_CUDA_PAIR_TILE = 32,  /* queries and keys of a tile of the gradients of bias and table */
-    AGI_CUDA_SPLIT = 512,     /* keys of a split of decode */
-    AGI_CUDA_UPLOAD = 448     /* int64 values that one launch carries: together with the rest below 4 KB */
+    AGI_CUDA_SCALE_ROWS = 64,  /* rows of a matrix that share one power of two; the longest tile */
+    AGI_CUDA_STATS = 8,        /* numbers per query in `stats` */
+    AGI_CUDA_STATS_ROWS = 4,   /* queries that a warp makes them for */
+    AGI_CUDA_PAIR_TILE = 32,   /* queries and keys of a tile of the gradients of bias and table */
+    AGI_CUDA_SPLIT = 512,      /* keys of a split of decode */
+    AGI_CUDA_DECODE_ROWS = 16, /* of a query and a head: rows of a tile of decode */
+    AGI_CUDA_UPLOAD = 448      /* int64 values that one launch carries: together with the rest below 4 KB */
 };
 
 /* Shared memory of a stream kernel, in bytes: rows of `numbers` numbers of `bytes` bytes, padded by a chunk or two so
@@ -59,7 +60,7 @@ typedef struct {
 /* What differs between the launches of a call. */
 typedef struct {
     int64_t blocks;   /* of rows per head; of all operands for prepare */
-    int32_t parts;    /* blocks that share the columns of a result */
+    int32_t parts;    /* blocks that share the columns of a result; of decode: tiles of queries */
     int32_t operands; /* prepare: a bit per operand; statistics: 1: outputs are read by 16 bytes */
 } agi_cuda_part;
 
@@ -74,7 +75,7 @@ typedef struct {
         diagonals; /* [B][H][diagonal_tiles][64]: of the tiles of AGI_CUDA_PAIR_TILE queries and keys whose indices
                           differ by one number, the sums of dS or tdS with equal j - i */
     int64_t diagonal_tiles;
-    void *splits; /* decode: [B][H][splits][Dv + 2]: O', the maximum and the sum of a split of the keys */
+    void *splits; /* decode: [B][H][Nq][splits][Dv + 2]: O', the maximum and the sum of a split of the keys */
     const int32_t *buckets; /* device memory; NULL: identity */
     const double *slopes;   /* device memory; NULL: no ALiBi */
 
@@ -132,7 +133,10 @@ typedef struct {
     X(decode, format, 256, 256, 1, 1, 32, 2)
 #define AGI_CUDA_STREAM_one_f32(X, format) \
     X(forward_short, format, 32, 32, 1, 4, 64, 1) \
-    X(forward_short, format, 64, 64, 1, 4, 32, 2)
+    X(forward_short, format, 64, 64, 1, 4, 32, 2) \
+    X(decode, format, 32, 32, 1, 1, 64, 2) \
+    X(decode, format, 64, 64, 1, 1, 32, 2) \
+    X(decode, format, 128, 128, 1, 1, 16, 2)
 #define AGI_CUDA_STREAM_one_f64(X, format) \
     X(decode, format, 32, 32, 1, 1, 32, 2) \
     X(decode, format, 64, 64, 1, 1, 32, 2) \
@@ -235,8 +239,8 @@ typedef struct {
 
 /* All stream kernels of one format. P: head sizes of their own, in the two levels plain (scale, causal, window,
  * lengths, groups, offsets, sink) and full; A: any head size, full only; O: plain only. forward_short: at most 64
- * queries and keys. decode: one query per head; the heads of a group are the rows of a tile, and a block has
- * AGI_CUDA_SPLIT keys. */
+ * queries and keys. decode: few queries; as many of them with all heads of a group as there is room for are the rows
+ * of a tile, and a block has AGI_CUDA_SPLIT keys. */
 /* clang-format off */
 #define AGI_CUDA_ROWWISE(P, A, O, format, class) \
     AGI_CUDA_STREAM_one_##class(O, format) \

@@ -239,12 +239,36 @@ int64_t agi_cuda_key_splits(const ag_problem *p)
     return agi_cuda_divide_up(p->kv_len, AGI_CUDA_SPLIT);
 }
 
+int64_t agi_cuda_decode_tiles(const ag_problem *p)
+{
+    return agi_cuda_divide_up(p->q_len, AGI_CUDA_DECODE_ROWS / (p->heads / p->kv_heads));
+}
+
+/* The most keys that a query sees. */
+static int64_t keys_of_query(const ag_problem *p)
+{
+    const int64_t right = agi_has(p, AG_CAUSAL) ? 0 : p->window_right;
+    const bool is_bounded = agi_has(p, AG_WINDOW) && p->window_left >= 0 && right >= 0;
+    const int64_t most = p->kv_len;
+    return is_bounded && p->window_left < most && right < most - p->window_left ? p->window_left + right + 1
+                                                                                : most;
+}
+
+/* Does one block per head leave a GPU idle? That of a single query always waits for keys longer than it computes. Up to
+ * 16 queries are one tile in every kernel of forward, so a head is a block there too, and 128 of them are fewer than an
+ * H100 has multiprocessors. More heads do without splits, which cost a launch. */
+static bool has_few_blocks(const ag_problem *p)
+{
+    enum { MAX_QUERIES = 16, MAX_HEADS = 128 };
+    const int64_t heads = agi_saturating_product(p->batch, p->heads, 1, 1);
+    return p->q_len == 1 || (p->q_len > 1 && p->q_len <= MAX_QUERIES && heads <= MAX_HEADS);
+}
+
 bool agi_cuda_splits_keys(const ag_plan *plan, int32_t shared_limit)
 {
-    enum { MAX_GROUP = 16 }; /* rows of a tile */
     const ag_problem *p = &plan->p;
-    return p->q_len == 1 && p->heads / p->kv_heads <= MAX_GROUP && p->kv_len > AGI_CUDA_SPLIT &&
-           !agi_has(p, AG_WINDOW) && !agi_cuda_needs_full(p) && !(plan->flags & AG_INVARIANT) &&
+    return has_few_blocks(p) && p->heads / p->kv_heads <= AGI_CUDA_DECODE_ROWS &&
+           keys_of_query(p) > AGI_CUDA_SPLIT && !agi_cuda_needs_full(p) && !(plan->flags & AG_INVARIANT) &&
            find_kernel(p, AGI_STREAM_decode, shared_limit) != NULL;
 }
 
@@ -302,13 +326,15 @@ static const hopper_kernel hopper_kernels[] = {AGI_HOPPER_FORMATS(HOPPER_CHOICES
 
 enum { N_HOPPER_KERNELS = sizeof hopper_kernels / sizeof hopper_kernels[0] };
 
-/* Short problems have kernels of their own, but not with AG_INVARIANT: there each plan takes the same kernel. */
-static bool hopper_serves(const ag_plan *plan, int32_t shared_limit)
+/* Short problems have kernels of their own, but not with AG_INVARIANT: there each plan takes the same kernel. Keys are
+ * split in forward alone; but where it does that for single queries, all maps are portable. */
+static bool hopper_serves(const ag_plan *plan, agi_hopper_map map, int32_t shared_limit)
 {
     const ag_problem *p = &plan->p;
     const bool has_keys = p->kv_len > 0 && (!agi_has(p, AG_PACKED) || p->kv_total > 0);
-    const bool is_short =
-        agi_cuda_forward_of(p) == AGI_STREAM_forward_short || agi_cuda_splits_keys(plan, shared_limit);
+    const bool is_split =
+        (map == AGI_hopper_forward || p->q_len == 1) && agi_cuda_splits_keys(plan, shared_limit);
+    const bool is_short = agi_cuda_forward_of(p) == AGI_STREAM_forward_short || is_split;
     return has_keys && p->softcap <= AGI_HOPPER_MAX_SOFTCAP && (!is_short || plan->flags & AG_INVARIANT);
 }
 
@@ -360,7 +386,7 @@ agi_hopper_choice agi_hopper_choose(const ag_plan *plan, agi_hopper_map wanted, 
     const agi_hopper_map map =
         wanted == AGI_hopper_forward && is_fine(plan) ? AGI_hopper_forward_fine : wanted;
     const hopper_kernel *best = NULL;
-    const int count = hopper_serves(plan, shared_limit) ? N_HOPPER_KERNELS : 0;
+    const int count = hopper_serves(plan, wanted, shared_limit) ? N_HOPPER_KERNELS : 0;
     for (int n = 0; n < count; n++) {
         const hopper_kernel *k = &hopper_kernels[n];
         if (k->map != map || !covers(k, &plan->p, shared_limit)) {

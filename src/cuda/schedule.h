@@ -84,9 +84,11 @@ int64_t agi_hopper_heads_together(const ag_problem *p);
 /* The kernel of forward: that for short sequences has the same bits. */
 agi_cuda_map agi_cuda_forward_of(const ag_problem *p);
 
-/* Are keys split in forward of this plan? Never with AG_INVARIANT. */
+/* Are keys split in forward of this plan? Never with AG_INVARIANT. The splits of a head's keys; the tiles of its
+ * queries, which have all heads of a group. */
 bool agi_cuda_splits_keys(const ag_plan *plan, int32_t shared_limit);
 int64_t agi_cuda_key_splits(const ag_problem *p);
+int64_t agi_cuda_decode_tiles(const ag_problem *p);
 
 /* Does the problem have a feature that plain kernels lack? */
 bool agi_cuda_needs_full(const ag_problem *p);

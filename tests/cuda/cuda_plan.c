@@ -323,6 +323,11 @@ static void table_of_hopper(void)
     forward_by("q65 k65 d16 bf16 softcap=300", "forward_bf16_d32_full", "Fake GPU 0, det");
     forward_by("q8 k8 d16 bf16", "forward_short_bf16_d32", "Fake GPU 0, det");
     second_order_of_hopper();
+    forward_by("q1 k600 d16 bf16", "decode_bf16_d32", "Fake GPU 0, det");
+    forward_by("q4 k600 d16 bf16", "decode_bf16_d32", "Fake GPU 0, wgmma in vjp, jvp and vjp_jvp, det");
+    forward_by("q4 k600 d16 bf16", "join_f32", "wgmma in vjp");
+    forward_by("q17 k600 d16 bf16", "hopper_forward_fine_bf16_d64", "wgmma in forward");
+    forward_by("q4 k600 d16 f32", "decode_f32_d32", "Fake GPU 0, det");
     forward_by("q65 k65 d16 f32", "hopper_forward_f32_d64", "Fake GPU 0, wgmma in forward, det");
     forward_by("q65 k65 d16 f32 softcap=5", "forward_f32_d32_full", "Fake GPU 0, det");
     call_begin(&x, "q65 k65 d16 bf16", 0);

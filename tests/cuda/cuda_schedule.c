@@ -59,6 +59,60 @@ static void check_choices(ag_dtype dtype, int32_t limit)
     }
 }
 
+/* ---- Splits of the keys ---- */
+
+/* Which problems have them: few queries that see more keys than a split has. In the table sm90 forward is then the
+ * portable kernel's, but the other maps stay there if there are several queries. */
+static void check_splits(const char *text, uint32_t flags, bool wanted, int64_t tiles)
+{
+    ag_plan plan = {.p = AG_PROBLEM_INIT, .flags = flags};
+    CHECK_OK(ag_problem_parse(text, &plan.p));
+    plan.p.kv_heads = plan.p.kv_heads == 0 ? plan.p.heads : plan.p.kv_heads; /* as core does */
+    const ag_problem *p = &plan.p;
+    const bool splits = agi_cuda_splits_keys(&plan, LIMIT_LARGE);
+    CHECK(splits == wanted && agi_cuda_splits_keys(&plan, LIMIT_SMALL) == wanted, "'%s' has splits: %d", text,
+          splits);
+    if (!splits) {
+        return;
+    }
+    const char *name = agi_cuda_kernels[agi_cuda_choose(p, AGI_STREAM_decode, LIMIT_LARGE).kernel].name;
+    const bool has_vjp = agi_hopper_choose(&plan, AGI_hopper_ring, LIMIT_LARGE).kernel >= 0;
+    const bool is_16 = p->dtype == AG_BF16 || p->dtype == AG_F16;
+    CHECK(strncmp(name, "decode_", 7) == 0, "'%s': %s", text, name);
+    CHECK(agi_cuda_decode_tiles(p) == tiles, "'%s': %d tiles of queries", text,
+          (int)agi_cuda_decode_tiles(p));
+    CHECK(agi_hopper_choose(&plan, AGI_hopper_forward, LIMIT_LARGE).kernel < 0, "'%s' on sm90", text);
+    CHECK(has_vjp == (is_16 && p->q_len > 1 && p->dim_qk <= 128), "vjp of '%s' on sm90", text);
+}
+
+static void check_all_splits(void)
+{
+    check_splits("q1 k513 d64 bf16", 0, true, 1);
+    check_splits("q1 k512 d64 bf16", 0, false, 0);
+    check_splits("b64 h32 q1 k8192 d128 bf16", 0, true, 1);
+    check_splits("q1 k600 d64 bf16", AG_INVARIANT, false, 0);
+    check_splits("q4 k600 d64 bf16", AG_INVARIANT, false, 0);
+    check_splits("h32 kv8 q16 k8192 d128 bf16", 0, true, 4);
+    check_splits("h32 kv8 q17 k8192 d128 bf16", 0, false, 0);
+    check_splits("b2 h64 q2 k600 d256 f16", 0, true, 1);
+    check_splits("b3 h43 q2 k600 d64 f16", 0, false, 0);
+    check_splits("h16 kv1 q3 k600 d128 f64", 0, true, 3);
+    check_splits("h17 kv1 q3 k600 d128 f64", 0, false, 0);
+    check_splits("h6 kv2 q16 k600 d20 f32", 0, true, 4);
+    check_splits("q2 k600 d128 f32", 0, true, 1);
+    check_splits("q2 k600 d129 f32", 0, false, 0);
+    check_splits("q2 k600 d129 f64", 0, false, 0);
+    check_splits("q2 k600 d257 bf16", 0, false, 0);
+    check_splits("q4 k9000 d64 bf16 softcap=5", 0, false, 0);
+    check_splits("q4 k9000 d64 bf16 mask", 0, false, 0);
+    check_splits("q4 k9000 d64 bf16 window=500,11", 0, false, 0);
+    check_splits("q4 k9000 d64 bf16 window=501,11", 0, true, 1);
+    check_splits("q1 k9000 d64 bf16 window=511,11 causal", 0, false, 0);
+    check_splits("q1 k9000 d64 bf16 window=512,11 causal", 0, true, 1);
+    check_splits("q4 k600 d64 bf16 window=-1,5", 0, true, 1);
+    check_splits("b3 q9 k900 d64 f16 packed=20,1200", 0, true, 1);
+}
+
 /* ---- Feature sets on Hopper ---- */
 
 static const struct {
@@ -343,6 +397,7 @@ int main(void)
 {
     static const ag_dtype dtypes[] = {AG_F64, AG_F32, AG_F16, AG_BF16};
     check_limits();
+    check_all_splits();
     check_too_many_blocks();
     check_rings();
     for (int n = 0; n < 4; n++) {

@@ -38,7 +38,6 @@ static int draw_pair(ag_check_case *c, int number)
 
 static int draw_case(ag_check_case *c, uint64_t seed, int number)
 {
-    char text[256];
     if (number >= N_FIXED + N_PAIRS) {
         ag_check_random(c, seed, (uint64_t)number, number % 20 == 10 ? AG_CHECK_LARGE : AG_CHECK_SMALL);
         return 1;
@@ -48,10 +47,7 @@ static int draw_case(ag_check_case *c, uint64_t seed, int number)
         c->seed = seed;
         return exists;
     }
-    format_fixed(number, text, sizeof text);
-    *c = (ag_check_case){.problem = AG_PROBLEM_INIT, .seed = seed};
-    CHECK_OK(ag_problem_parse(text, &c->problem));
-    return 1;
+    return CHECK_OK(make_fixed(c, number, seed));
 }
 
 /* to and mu once more, given o and lse. */

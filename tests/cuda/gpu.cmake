@@ -56,6 +56,7 @@ foreach(dtype bf16 f16 f32 f64)
     set_tests_properties(${ATTNGRAD_TEST_PREFIX}gpu_long_${dtype} PROPERTIES PROCESSORS 8) # its threads
     add_gpu_test(memcheck memcheck_${dtype} sh ${gpu_memcheck} memcheck $<TARGET_FILE:gpu_bits>
         "h2 kv1 q70 k90 d40 causal ${dtype}" "h2 kv1 q1 k600 d64 ${dtype}" "b2 h1 q20 k30 d300 packed=30,40 ${dtype}"
+        "b2 h4 kv2 q9 k600 d40 packed=12,700 causal ${dtype}"
         "b2 h2 q33 k70 d64 bias=1hqk table=5 mask sink softcap=4 dropout=0.2 ${dtype}")
 endforeach()
 # Each set of the table sm90, head sizes of each of its kernels, tiles that are cut; windows to the right of a mask.

@@ -35,6 +35,7 @@ static const char *const problems[] = {
     "h1 q8192 d256",
     "b2 h2 kv1 q4000 d160 causal",
     "h8 kv1 q1 k20000 d128",
+    "h8 kv2 q9 k20000 d64 window=9000,3",
 };
 enum { N_PROBLEMS = sizeof problems / sizeof problems[0] };
 

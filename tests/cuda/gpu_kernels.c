@@ -27,9 +27,11 @@ static void check_results(const struct arrays *x, const char *text, const char *
 static void check_problem(int number)
 {
     struct arrays x;
-    char text[256];
-    format_fixed(number, text, sizeof text);
-    make_arrays(&x, text, NULL, 1);
+    ag_check_case c;
+    char text[700];
+    CHECK_OK(make_fixed(&c, number, 1));
+    ag_check_command(&c, text, sizeof text);
+    test_need(agc_arrays_of_case(&x, &c, NULL) == AG_OK, ag_check_last_message());
     test_need(agc_on_device(x.plan), "the plan is not on a GPU: ATTNGRAD_BACKEND=cuda");
     for (int map = 0; map < MAPS; map++) {
         const ag_status status = agc_arrays_run(&x, map_bit[map]);

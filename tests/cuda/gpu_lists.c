@@ -222,6 +222,7 @@ static const struct {
     {"b3 h1 q40 k40 d20 f64 packed=70,90 alibi", 0},
     {"b2 h2 kv1 q1 k600 d64 bf16 dropout=0.1", LENGTHS},
     {"b2 h1 q66 k70 d160 bf16 causal", LENGTHS},
+    {"b3 h4 kv2 q9 k600 d64 bf16 causal align=bottom-right", LENGTHS},
 };
 
 static void check_values(const char *text, int with)

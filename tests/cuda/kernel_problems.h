@@ -5,6 +5,8 @@
 #include <stddef.h>
 #include <stdio.h>
 
+#include "check/random_case.h"
+
 /* Problems that random ones do not meet: head sizes from each kernel's list, splits of the keys, many tiles. */
 static const char *const chosen[] = {
     "b2 h4 kv2 q1 k1100 d64 bf16",
@@ -38,8 +40,31 @@ static const char *const chosen[] = {
     "h1 q1 k600 d32 f16",
     "h1 q1 k600 d64 f16",
     "h1 q1 k520 d256 f16",
+    "h4 kv2 q1 k600 d64 f32 sink",
 };
 enum { N_CHOSEN = sizeof chosen / sizeof chosen[0] };
+
+/* Few queries with many keys: each number of tiles of queries, limits by query, and calls with more than their texts
+ * say. q_offset: where causal begins. */
+enum { WITH_LENGTHS = 1, WITH_OFFSETS = 2, WITH_LOW = 4 };
+static const struct {
+    const char *text;
+    int with, q_offset;
+} few_queries[] = {
+    {"b2 h2 q16 k1100 d64 bf16 causal align=bottom-right", WITH_LOW, 0},
+    {"h4 kv2 q3 k600 d128 f16 causal", WITH_LOW, 520},
+    {"h3 kv1 q13 k530 d20 f64 sink", 0, 0},
+    {"b3 h2 kv1 q16 k700 d40 bf16 packed=30,1200 causal align=bottom-right", 0, 0},
+    {"h16 kv1 q2 k600 d64 f16 causal align=bottom-right", 0, 0},
+    {"b3 h4 kv2 q16 k600 d128 bf16 sink", WITH_LENGTHS | WITH_LOW, 0},
+    {"b3 h2 kv1 q9 k1030 d64 f32 causal align=bottom-right", WITH_LENGTHS, 0},
+    {"b2 h2 kv1 q16 k700 d32 f32 causal", WITH_OFFSETS, 0},
+    {"b2 h6 kv2 q6 k540 d100 f32 causal align=bottom-right sink", 0, 0},
+    {"h2 q4 k1100 d128 bf16 window=530,9", 0, 400},
+    {"h2 q16 k900 d64 f64 window=515,3", 0, 300},
+    {"b3 h1 q5 k600 d24 dv100 f16 packed=11,1300", WITH_LOW, 0},
+};
+enum { N_FEW_QUERIES = sizeof few_queries / sizeof few_queries[0] };
 
 /* Each kernel of the maps: dtypes, the head sizes of its list, plain and full. */
 static const char *const dtypes[] = {"bf16", "f16", "f32", "f64"};
@@ -56,15 +81,25 @@ static inline void format_listed(int number, char *text, size_t size)
 }
 
 /* All of them, numbered from 0. */
-enum { N_FIXED = N_CHOSEN + N_LISTED };
+enum { N_FIXED = N_CHOSEN + N_FEW_QUERIES + N_LISTED };
 
-static inline void format_fixed(int number, char *text, size_t size)
+static inline ag_status make_fixed(ag_check_case *c, int number, uint64_t seed)
 {
-    if (number >= N_CHOSEN) {
-        format_listed(number - N_CHOSEN, text, size);
-    } else {
-        snprintf(text, size, "%s", chosen[number]);
+    char text[256];
+    const int few = number - N_CHOSEN;
+    *c = (ag_check_case){.problem = AG_PROBLEM_INIT, .seed = seed};
+    if (few < 0) {
+        return ag_problem_parse(chosen[number], &c->problem);
     }
+    if (few >= N_FEW_QUERIES) {
+        format_listed(few - N_FEW_QUERIES, text, sizeof text);
+        return ag_problem_parse(text, &c->problem);
+    }
+    c->lengths = (few_queries[few].with & WITH_LENGTHS) != 0;
+    c->offsets = (few_queries[few].with & WITH_OFFSETS) != 0;
+    c->low_halves = (few_queries[few].with & WITH_LOW) != 0;
+    c->q_offset = few_queries[few].q_offset;
+    return ag_problem_parse(few_queries[few].text, &c->problem);
 }
 
 #endif

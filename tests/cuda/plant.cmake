@@ -83,6 +83,36 @@ plant(stream.cuh "the scores of a group are those of its first head" "h4 kv2 q70
     "stats_of_head<real>(p, x) + (int64_t)row * AGI_CUDA_STATS"
     "stats_of_head<real>(p, at.x) + (int64_t)row * AGI_CUDA_STATS")
 
+# ---- Few queries with many keys: tiles of pairs, splits, and their join ----
+plant(tiles.cuh "the rows of a tile are heads first, then queries" "h4 kv2 q5 k600 d20 f32" PLAIN
+    "row / group * x.row + row % group * head" "row % group * x.row + row / group * head")
+plant(stream.cuh "all heads of a group have the first one's power of two" "h16 kv1 q1 k600 d20 f32" PLAIN
+    "row % p.group * (p.q_rows / AGI_CUDA_SCALE_ROWS)" "0")
+plant(online.cuh "every tile of queries has the first queries" "h4 kv2 q12 k600 d20 f32" PLAIN
+    "s.q_copy += block.first_query" "s.q_copy += 0")
+plant(online.cuh "every tile of queries sees what the first one sees"
+    "h4 kv2 q12 k600 d20 f32 causal align=bottom-right" PLAIN
+    "s.high += block.first_query" "s.high += 0")
+plant(online.cuh "every tile of queries has the window of the first one"
+    "h4 kv2 q12 k600 d20 f32 window=540,9 align=bottom-right" PLAIN
+    "s.low += block.first_query" "s.low += 0")
+plant(views.cuh "all queries of a tile see what the first one sees"
+    "h2 q16 k600 d20 f32 causal align=bottom-right" PLAIN
+    "has_pairs_as_rows<Map> ? r / group : r" "has_pairs_as_rows<Map> ? 0 : r")
+plant(views.cuh "the last query of a tile is not asked what it hides"
+    "h2 q16 k600 d20 f32 window=524,9 align=bottom-right" PLAIN
+    "has_pairs_as_rows<Map> ? s.n_q / v.group : s.n_q" "has_pairs_as_rows<Map> ? min(s.n_q, 1) : s.n_q")
+plant(stream.cuh "the last tile of the last query is not visited" "h2 q16 k577 d20 f32 causal align=bottom-right" PLAIN
+    "PAIRS ? last / p.group : last" "PAIRS ? 0 : last")
+plant(online.cuh "the last tile of a split is not visited" "h2 q4 k1100 d20 f32" PLAIN
+    "min(at.from + (int)AGI_CUDA_SPLIT, s.n_k)" "min(at.from + (int)AGI_CUDA_SPLIT - 64, s.n_k)")
+plant(online.cuh "the splits of all heads of a group are the first one's" "h4 kv2 q5 k600 d20 f32" PLAIN
+    "at.x.h + row % p.group" "at.x.h")
+plant(common.cu "the splits of all queries are joined into the first row" "h2 q4 k600 d20 f32" PLAIN
+    "x.s.q0 + query" "x.s.q0")
+plant(common.cu "queries after the end of a sequence are joined" "b3 h2 q9 k600 d20 f32" LENGTHS
+    "query < x.s.n_q" "x.s.n_q >= 0")
+
 # ---- Tails and sums, in common.cu, which includes features.cuh ----
 plant(common.cu "the first row after the last sequence is not written" "b3 h1 q90 k90 d20 f32 packed=200,210" PLAIN
     "clamp_row(p.a.k_packed[p.B], p.kv_total)" "clamp_row(p.a.k_packed[p.B], p.kv_total) + 1")

@@ -189,31 +189,32 @@ KERNEL void __launch_bounds__(256, 3) statistics_f64(const __grid_constant__ agi
     statistics<double>(p);
 }
 
-/* ---- join: the splits of decode, in order; a block per head ---- */
+/* ---- join: the splits of decode, in order; a block per head and query ---- */
 
 /* The row's maximum m and sum l over all splits and the sink. */
-template <class real> VERB void join_sums(const agi_cuda_params &p, const head_place &x, real &m, real &l)
+template <class real>
+VERB void join_sums(const agi_cuda_params &p, const head_place &x, int query, real &m, real &l)
 {
     const bool sink = p.a.sink.data != nullptr;
     const real s =
         sink ? load_number<real>(p.aux_dtype, p.a.sink.data, x.h * p.a.sink.strides[1]) : -(real)INFINITY;
     m = s;
     for (int64_t n = 0; n < p.w.blocks; n++) {
-        m = fmax(m, split_at<real>(p, x.s.b, x.h, n)[p.Dv]);
+        m = fmax(m, split_at<real>(p, x.s.b, x.h, query, n)[p.Dv]);
     }
     l = sink ? exp_fast(s - m) : 0;
     for (int64_t n = 0; n < p.w.blocks; n++) {
-        const real *const split = split_at<real>(p, x.s.b, x.h, n);
+        const real *const split = split_at<real>(p, x.s.b, x.h, query, n);
         l += split[p.Dv + 1] == 0 ? 0 : split[p.Dv + 1] * exp_fast(split[p.Dv] - m);
     }
 }
 
 template <class real>
-VERB real join_column(const agi_cuda_params &p, const head_place &x, real m, real l, int column)
+VERB real join_column(const agi_cuda_params &p, const head_place &x, int query, real m, real l, int column)
 {
     real sum = 0;
     for (int64_t n = 0; n < p.w.blocks; n++) {
-        const real *const split = split_at<real>(p, x.s.b, x.h, n);
+        const real *const split = split_at<real>(p, x.s.b, x.h, query, n);
         sum += split[p.Dv + 1] == 0 ? 0 : split[column] * exp_fast(split[p.Dv] - m);
     }
     return l == 0 ? 0 : sum / l;
@@ -221,29 +222,32 @@ VERB real join_column(const agi_cuda_params &p, const head_place &x, real m, rea
 
 template <class real> VERB void join(const agi_cuda_params &p)
 {
+    const uint32_t queries = (uint32_t)p.Nq, head = blockIdx.x / queries;
+    const int query = (int)(blockIdx.x % queries);
     head_place x;
-    x.s = find_sequence(p, blockIdx.x / p.H);
-    x.h = (int)(blockIdx.x % p.H);
+    x.s = find_sequence(p, head / p.H);
+    x.h = (int)(head % p.H);
     real m = -(real)INFINITY, l = 0;
-    const bool there = x.s.n_q > 0;
-    if (!there && (p.flags & AG_PACKED)) { /* the next row is another sequence's */
+    const bool there = query < x.s.n_q;
+    if (!there && (p.flags & AG_PACKED)) { /* that row is another sequence's */
         return;
     }
     if (there) {
-        join_sums(p, x, m, l);
+        join_sums(p, x, query, m, l);
     }
     const output o = {&p.a.o, p.out_dtype, (p.a.accumulate & AG_ACC_O) != 0},
                  low = {&p.a.o_low, p.out_dtype, false};
+    const int64_t row = x.s.q0 + query;
     for (int c = threadIdx.x; c < p.Dv; c += blockDim.x) {
-        const real value = there ? join_column(p, x, m, l, c) : 0;
-        o.store(element_at(p.a.o, x.s.view, x.h, x.s.q0) + c * p.a.o.strides[3], value);
+        const real value = there ? join_column(p, x, query, m, l, c) : 0;
+        o.store(element_at(p.a.o, x.s.view, x.h, row) + c * p.a.o.strides[3], value);
         if (low.t->data != nullptr) {
-            low.store(element_at(p.a.o_low, x.s.view, x.h, x.s.q0) + c * p.a.o_low.strides[3],
+            low.store(element_at(p.a.o_low, x.s.view, x.h, row) + c * p.a.o_low.strides[3],
                       low_half(p.out_dtype, (float)value));
         }
     }
     if (threadIdx.x == 0) {
-        store_row(p, p.a.lse, AG_ACC_LSE, x, 0, l == 0 ? -(double)INFINITY : (double)m + log((double)l));
+        store_row(p, p.a.lse, AG_ACC_LSE, x, query, l == 0 ? -(double)INFINITY : (double)m + log((double)l));
     }
 }
 

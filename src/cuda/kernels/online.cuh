@@ -266,26 +266,43 @@ template <class T, bool TANGENT> struct online {
     }
 };
 
-/* ---- decode: one query per head ---- */
+/* ---- decode: few queries ---- */
 
-/* The heads of a group, all at query 0, are the rows of a tile; a block has one split of the keys. p.m[AGI_CUDA_Q] has
- * the strides for that: a head follows the other, in a copy also at the next query. */
+struct decode_map : forward_map {
+};
+template <> constexpr bool has_pairs_as_rows<decode_map> = true;
+
+/* A block has a tile of queries, all heads of a group and one split of the keys. Blocks that read the same keys are
+ * neighbours. */
+struct decode_block {
+    int64_t head; /* of the keys, all sequences together */
+    int split, first_query;
+};
+VERB decode_block find_decode_block(const agi_cuda_params &p)
+{
+    const uint32_t tiles = (uint32_t)p.w.parts, splits = (uint32_t)p.w.blocks, index = blockIdx.x / tiles;
+    return {index / splits, (int)(index % splits),
+            (int)(blockIdx.x % tiles) * (AGI_CUDA_DECODE_ROWS / p.group)};
+}
+
+/* The sequence begins at the first query of the tile, and has as many rows as the tile has pairs. */
 template <class T> VERB block_place<T> split_place(const agi_cuda_params &p)
 {
-    const int64_t head = blockIdx.x / p.w.blocks, split = blockIdx.x % p.w.blocks;
+    const decode_block block = find_decode_block(p);
     block_place<T> at;
-    sequence s = find_sequence(p, head / p.Hk);
-    s.n_k = max(min(s.n_k, s.high + 1), 0); /* of query 0 */
-    s.n_q = s.n_q > 0 ? p.group : 0;
-    s.q_copy *= p.H; /* in rows of one head */
-    s.low = -FAR;
-    s.high = FAR;
+    sequence s = find_sequence(p, block.head / p.Hk);
+    s.n_q = min(max(s.n_q - block.first_query, 0), AGI_CUDA_DECODE_ROWS / p.group) * p.group;
+    s.q0 += block.first_query;
+    s.q_copy += block.first_query;
+    s.low += block.first_query;
+    s.high += block.first_query;
     at.x.s = s;
-    at.x.h = at.kv_head = (int)(head % p.Hk);
+    at.kv_head = (int)(block.head % p.Hk);
+    at.x.h = at.kv_head * p.group;
     at.part = at.block_row = at.warp_row = 0;
     at.n_own = s.n_q;
     at.n_stream = s.n_k;
-    at.from = (int)split * AGI_CUDA_SPLIT;
+    at.from = block.split * AGI_CUDA_SPLIT;
     at.to = min(at.from + (int)AGI_CUDA_SPLIT, s.n_k);
     return at;
 }
@@ -310,6 +327,7 @@ template <class T> struct one_split : online<T, false> {
     }
     VERB void finish(const agi_cuda_params &p, const block_place<T> &at)
     {
+        const decode_block block = find_decode_block(p);
         const int lane = threadIdx.x % 32;
 #pragma unroll
         for (int half = 0; half < 2; half++) {
@@ -318,7 +336,8 @@ template <class T> struct one_split : online<T, false> {
             if (row >= at.n_own) {
                 continue;
             }
-            real *const to = split_at<real>(p, at.x.s.b, at.kv_head * p.group + row, blockIdx.x % p.w.blocks);
+            real *const to = split_at<real>(p, at.x.s.b, at.x.h + row % p.group,
+                                            block.first_query + row / p.group, block.split);
 #pragma unroll
             for (int i = 0; i < T::C / 4; i++) {
                 const int column = i / 2 * 8 + lane % 4 * 2 + i % 2;

@@ -11,7 +11,7 @@
 #include "cuda/kernels/online.cuh"
 
 template <class T> struct decode : one_split<T> {
-    typedef forward_map map;
+    typedef decode_map map;
 };
 template <class T> struct forward_short : online<T, false> {
     typedef forward_map map;

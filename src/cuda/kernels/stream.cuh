@@ -67,7 +67,9 @@ template <class Map, class T> struct streamer {
     block_place<T> at;
     char *memory;
     uint32_t own_tiles, stages;
-    float own_inverse[T::F::SCALED ? Map::OWN : 1][T::M];
+    static constexpr bool PAIRS = has_pairs_as_rows<Map>;
+    static constexpr int HALVES = PAIRS ? 2 : 1; /* heads differ in their powers of two */
+    float own_inverse[T::F::SCALED ? Map::OWN : 1][T::M][HALVES];
 
     VERB streamer(const agi_cuda_params &params, char *shared) : p(params), memory(shared)
     {
@@ -82,10 +84,21 @@ template <class Map, class T> struct streamer {
             for (int n = 0; n < Map::OWN; n++) {
                 const head_matrix x = matrix(Map::own(n), at.x.h);
 #pragma unroll
-                for (int m = 0; m < T::M; m++) {
-                    own_inverse[n][m] = x.n > 0 ? inverse_of<typename T::F>(x, at.warp_row + m * 16) : 1.0f;
+                for (int i = 0; i < T::M * HALVES; i++) {
+                    own_inverse[n][i / HALVES][i % HALVES] = inverse_of_own(x, i / HALVES, i % HALVES);
                 }
             }
+        }
+    }
+
+    /* The power of two of the warp's 16 rows m, or of pairs the lane's row of their half, all of one block of rows. */
+    VERB float inverse_of_own(const head_matrix &x, int m, int half) const
+    {
+        if constexpr (PAIRS) {
+            const int row = m * 16 + half * 8 + (int)threadIdx.x % 32 / 4;
+            return row < x.n ? x.inverse[row % p.group * (p.q_rows / AGI_CUDA_SCALE_ROWS)] : 1.0f;
+        } else {
+            return x.n > 0 ? inverse_of<typename T::F>(x, at.warp_row + m * 16) : 1.0f;
         }
     }
 
@@ -98,9 +111,10 @@ template <class Map, class T> struct streamer {
     VERB void find_range(int &begin, int &end) const
     {
         const sequence &s = at.x.s;
-        const int last = min(at.block_row + T::BLOCK_ROWS, at.n_own) - 1;
+        const int last = min(at.block_row + T::BLOCK_ROWS, at.n_own) - 1,
+                  last_query = PAIRS ? last / p.group : last;
         const int from = Map::KEYS ? at.block_row - s.high : at.block_row + s.low;
-        const int to = Map::KEYS ? last - s.low : last + s.high;
+        const int to = Map::KEYS ? last - s.low : last_query + s.high;
         begin = max(from, at.from) / T::N;
         end = (min(to + 1, at.to) + T::N - 1) / T::N;
         end = last < at.block_row || to < 0 ? begin : max(begin, end);
@@ -112,7 +126,11 @@ template <class Map, class T> struct streamer {
         for (int n = 0; n < Map::OWN; n++) {
             if (p.m[Map::own(n)].data != nullptr) {
                 const head_matrix x = matrix(Map::own(n), at.x.h);
-                load_tile<T, T::BLOCK_ROWS>(own_tiles + n * T::OWN_BYTES, x, at.block_row, channel);
+                if constexpr (PAIRS) {
+                    load_pairs<T>(own_tiles, x, p.m[Map::own(n)].head * T::F::BYTES, p.group);
+                } else {
+                    load_tile<T, T::BLOCK_ROWS>(own_tiles + n * T::OWN_BYTES, x, at.block_row, channel);
+                }
             }
         }
     }
@@ -151,11 +169,12 @@ template <class Map, class T> struct streamer {
                 p.m[Map::stream(product.stream)].data == nullptr) {
                 continue;
             }
-            float factor[T::M];
+            float factor[T::M][HALVES];
             const float y_inverse = stream_inverse(product.stream, q_head, row);
 #pragma unroll
-            for (int m = 0; m < T::M; m++) {
-                factor[m] = T::F::SCALED ? own_inverse[product.own][m] * y_inverse : 1.0f;
+            for (int i = 0; i < T::M * HALVES; i++) {
+                const int m = i / HALVES, half = i % HALVES;
+                factor[m][half] = T::F::SCALED ? own_inverse[product.own][m][half] * y_inverse : 1.0f;
             }
             add_scores<T, Map::KEYS>(t[product.tile], x + product.own * T::OWN_BYTES,
                                      y + product.stream * T::STREAM_BYTES, factor, p.softcap != 0);
@@ -240,7 +259,7 @@ template <class Map, class T> struct streamer {
         find_range(begin, end);
         const int tiles = end - begin, count = tiles * (Map::KEYS ? p.group : 1);
         tile_view<Map, T> v;
-        v.begin(at.x, at.warp_row);
+        v.begin(at.x, at.warp_row, p.group);
         if (count == 0) {
             return;
         }
@@ -275,9 +294,10 @@ template <class Map, class T> struct streamer {
 /* ---- Splits of the keys: decode ---- */
 
 /* Where O', m and l of a split are. */
-template <class real> VERB real *split_at(const agi_cuda_params &p, int64_t b, int64_t h, int64_t split)
+template <class real>
+VERB real *split_at(const agi_cuda_params &p, int64_t b, int64_t h, int64_t query, int64_t split)
 {
-    return (real *)p.splits + ((b * p.H + h) * p.w.blocks + split) * (p.Dv + 2);
+    return (real *)p.splits + (((b * p.H + h) * p.Nq + query) * p.w.blocks + split) * (p.Dv + 2);
 }
 
 /* ---- A kernel: State has the map and what it keeps of a row ---- */

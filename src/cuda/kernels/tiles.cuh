@@ -122,6 +122,18 @@ template <class T, int ROWS> VERB void load_tile(uint32_t to, const head_matrix 
     }
 }
 
+/* The same for rows that are pairs: row r is query r / group of head r % group, heads are `head` bytes apart. */
+template <class T> VERB void load_pairs(uint32_t to, const head_matrix &x, int64_t head, int group)
+{
+    constexpr int NUMBERS = 16 / T::F::BYTES, CHUNKS = T::CH / NUMBERS, ROWS = T::BLOCK_ROWS;
+    for (int i = threadIdx.x; i < T::F::PLANES * ROWS * CHUNKS; i += T::THREADS) {
+        const int chunk = i % CHUNKS, row = i / CHUNKS % ROWS, plane = i / CHUNKS / ROWS;
+        const char *from = x.data + plane * x.plane + row / group * x.row + row % group * head + chunk * 16;
+        copy_16(to + (plane * ROWS + row) * T::PITCH + chunk * 16, from,
+                row < x.n && chunk * NUMBERS < x.width);
+    }
+}
+
 /* The power of two of a row. */
 template <class F> VERB float inverse_of(const head_matrix &x, int row)
 {
@@ -132,10 +144,10 @@ template <class F> VERB float inverse_of(const head_matrix &x, int row)
 
 /* t += factor X Y^T, for the warp's rows x of the block's tile. A sum inside the tensor core is cut off, not rounded:
  * so the product of CHAIN * 16 channels of a split format starts from zero, all small planes first, and is added by a
- * rounded sum; factor, by 16 rows, is a power of two. MIRRORED: the planes of X and Y change places, so that Y X^T has
- * the bits of X Y^T. precise: float32 has the product of the two small planes too, which a softcap far below the scores
- * needs: its derivatives change fast. */
-template <class T, bool MIRRORED> struct score_products {
+ * rounded sum; factor, by 16 rows (HALVES = 2: by row of the lane), is a power of two. MIRRORED: the planes of X and Y
+ * change places, so that Y X^T has the bits of X Y^T. precise: float32 has the product of the two small planes too,
+ * which a softcap far below the scores needs: its derivatives change fast. */
+template <class T, bool MIRRORED, int HALVES> struct score_products {
     typedef typename T::F F;
     static constexpr int CHAIN = F::PRODUCTS > 1 ? 2 : 1;
     /* Steps of the loop over channels whose fragments the compiler may load ahead. With one, the kernels of float32's vjp
@@ -174,7 +186,8 @@ template <class T, bool MIRRORED> struct score_products {
             }
         }
     }
-    static VERB void add(tile<T> &t, uint32_t x, uint32_t y, const float (&factor)[T::M], bool precise)
+    static VERB void add(tile<T> &t, uint32_t x, uint32_t y, const float (&factor)[T::M][HALVES],
+                         bool precise)
     {
         const int lane = threadIdx.x % 32;
         const uint32_t xa = x + (lane & 15) * T::PITCH + (lane >> 4) * 16;
@@ -200,7 +213,8 @@ template <class T, bool MIRRORED> struct score_products {
                     multiply(part, a[m], b, precise);
 #pragma unroll
                     for (int i = 0; i < 8; i++) {
-                        sum[i / 4][i % 4] = fmaf(part[i / 4][i % 4], factor[m], sum[i / 4][i % 4]);
+                        const float f = factor[m][HALVES == 2 ? i / 2 % 2 : 0];
+                        sum[i / 4][i % 4] = fmaf(part[i / 4][i % 4], f, sum[i / 4][i % 4]);
                     }
                 }
             }
@@ -229,13 +243,13 @@ template <class T> VERB void add_scores_f64(tile<T> &t, uint32_t x, uint32_t y)
     }
 }
 
-template <class T, bool MIRRORED>
-VERB void add_scores(tile<T> &t, uint32_t x, uint32_t y, const float (&factor)[T::M], bool precise)
+template <class T, bool MIRRORED, int HALVES>
+VERB void add_scores(tile<T> &t, uint32_t x, uint32_t y, const float (&factor)[T::M][HALVES], bool precise)
 {
     if constexpr (T::F::BYTES == 8) {
         add_scores_f64<T>(t, x, y);
     } else {
-        score_products<T, MIRRORED>::add(t, x, y, factor, precise);
+        score_products<T, MIRRORED, HALVES>::add(t, x, y, factor, precise);
     }
 }
 

@@ -6,6 +6,9 @@
 
 /* ---- A tile ---- */
 
+/* Are the owner rows of a map's tiles pairs? Row r is then head r % group of a group and query r / group. */
+template <class Map> constexpr bool has_pairs_as_rows = false;
+
 /* What is added to the scores, minus infinity where a pair is hidden: only if the problem has such features. */
 template <class T, bool FULL = T::FULL> struct additives {
     tile<T> x;
@@ -16,21 +19,23 @@ template <class T> struct additives<T, false> {
 template <class Map, class T> struct tile_view {
     head_place x;
     int own, stream; /* first rows */
+    int group;       /* of rows that are pairs: the heads of a query */
     int from[T::M][2],
         count[T::M][2]; /* by row of the lane: the rows of the stream that causal and window leave */
     bool edge;          /* some pairs may be hidden */
     seen_rows<T> seen;
     additives<T> added;
 
-    VERB void begin(const head_place &place, int first)
+    VERB void begin(const head_place &place, int first, int heads = 1)
     {
         x = place;
         own = first;
+        group = heads;
         const sequence &s = x.s;
 #pragma unroll
         for (int i = 0; i < 2 * T::M; i++) {
-            const int r = row(i / 2, i % 2);
-            const int low = Map::KEYS ? r - s.high : r + s.low, high = Map::KEYS ? r - s.low : r + s.high;
+            const int r = row(i / 2, i % 2), at = has_pairs_as_rows<Map> ? r / group : r;
+            const int low = Map::KEYS ? at - s.high : at + s.low, high = Map::KEYS ? at - s.low : at + s.high;
             const int end = min(high + 1, Map::KEYS ? s.n_q : s.n_k);
             from[i / 2][i % 2] = max(low, 0);
             count[i / 2][i % 2] = r < (Map::KEYS ? s.n_k : s.n_q) ? max(end - max(low, 0), 0) : 0;
@@ -86,12 +91,13 @@ template <class Map, class T, class Function> VERB void each_hidden(const tile_v
 template <class Map, class T> VERB void classify(const tile_view<Map, T> &v, bool &none, bool &all)
 {
     const sequence &s = v.x.s;
-    const int own_end = v.own + T::WARP_ROWS, stream_end = v.stream + T::N;
+    const int n_q = has_pairs_as_rows<Map> ? s.n_q / v.group : s.n_q;
+    const int own_end = has_pairs_as_rows<Map> ? n_q : v.own + T::WARP_ROWS, stream_end = v.stream + T::N;
     const int i0 = Map::KEYS ? v.stream : v.own, i1 = Map::KEYS ? stream_end : own_end;
     const int j0 = Map::KEYS ? v.own : v.stream, j1 = Map::KEYS ? own_end : stream_end;
-    const int i_end = min(i1, s.n_q), j_end = min(j1, s.n_k);
+    const int i_end = min(i1, n_q), j_end = min(j1, s.n_k);
     none = i0 >= i_end || j0 >= j_end || j_end - 1 - i0 < s.low || j0 - (i_end - 1) > s.high;
-    all = i1 <= s.n_q && j1 <= s.n_k && j0 - (i1 - 1) >= s.low && j1 - 1 - i0 <= s.high;
+    all = i1 <= n_q && j1 <= s.n_k && j0 - (i1 - 1) >= s.low && j1 - 1 - i0 <= s.high;
 }
 
 /* Calls f(x, offset) for each visible pair of a tile: x, what is added to its score, and its offset in a tensor that
