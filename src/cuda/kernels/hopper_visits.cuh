@@ -168,7 +168,7 @@ template <class T, class Call> struct listed_steps {
     const agi_hopper_visit *list;
 
     VERB listed_steps(const Call &call, const key_walk<T> &walk)
-        : f(call), at(walk), row(-1), ahead({-1, 0}), head_ahead(at.head)
+        : f(call), at(walk), row(-1), ahead({-1, 0}), head_ahead(at.head), list(nullptr)
     {
         if (at.tiles > 0) {
             open();
