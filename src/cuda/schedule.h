@@ -48,6 +48,7 @@ typedef enum {
     AGI_hopper_tdq,
     AGI_hopper_second_ring,
     AGI_hopper_second_statistics,
+    AGI_hopper_second_visits,
     AGI_hopper_dbias
 } agi_hopper_map;
 typedef struct {
