@@ -22,7 +22,7 @@ ATTENTIONS = {"attngrad": scaled_dot_product_attention, "unfused": unfused_atten
 WAYS = {"forward over reverse": forward_over_reverse, "double backward": double_backward}
 FIRST_WAY = next(iter(WAYS))
 # Of the difference of two products, relative to their norm.
-LIMITS = {"float32": 1e-4, "float64": 1e-10, "bfloat16": 8e-3}
+LIMITS = {"float32": 1e-4, "float64": 1e-10, "bfloat16": 1.2e-2}
 REPEATS = {"cpu": 1, "cuda": 3}
 MEASURABLE = 2**24  # bytes; on the CPU less is lost in what the process had before
 WORDS = 256  # a word is a byte
@@ -73,14 +73,16 @@ def make_problem(attention, context, setting):
     model = LanguageModel(context, setting.sizes, ATTENTIONS[attention])
     text = torch.randint(WORDS, (1, context + 1)).cummax(dim=1).values  # something that can be learnt
     direction = {name: torch.randn_like(p) for name, p in model.named_parameters()}
-    by_autocast = setting.dtype == "bfloat16"
-    dtype = torch.float32 if by_autocast else getattr(torch, setting.dtype)
+    mixed = setting.dtype == "bfloat16"
+    dtype = torch.float32 if mixed else getattr(torch, setting.dtype)
     model, text = model.to(setting.device, dtype), text.to(setting.device)
 
     def loss(parameters):
-        with torch.autocast(setting.device, torch.bfloat16, enabled=by_autocast, cache_enabled=False):
-            logits = func.functional_call(model, parameters, (text[:, :-1],))
-            return nn.functional.cross_entropy(logits.flatten(0, 1), text[:, 1:].flatten())
+        if mixed:  # by hand: autocast does not know the tangents of what backward computes
+            parameters = {name: p.to(torch.bfloat16) for name, p in parameters.items()}
+        logits = func.functional_call(model, parameters, (text[:, :-1],))
+        logits = logits.float() if mixed else logits
+        return nn.functional.cross_entropy(logits.flatten(0, 1), text[:, 1:].flatten())
 
     parameters = {name: p.detach() for name, p in model.named_parameters()}
     return loss, parameters, {name: t.to(setting.device, dtype) for name, t in direction.items()}
@@ -166,7 +168,7 @@ def linear_memory(results, context):
 def main():
     parser = Parser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--context", type=whole_number(16), default=8192)
-    parser.add_argument("--dtype", choices=list(LIMITS), default="float32", help="bfloat16 by autocast")
+    parser.add_argument("--dtype", choices=list(LIMITS), default="float32", help="bfloat16: of what the parameters are rounded to")
     where = "with the unfused formula at this context, by default a quarter of --context"
     parser.add_argument("--compare", type=whole_number(16), nargs="?", const=0, metavar="CONTEXT", help=where)
     options = parse_with_device(parser)

@@ -14,7 +14,7 @@ enum { SKIPPED = 77 };
  * features in one kernel alone, which has no masks and is not for AG_INVARIANT; dbias where each pair has its own. */
 static const char *maps_of(const ag_problem *p, uint32_t features, bool invariant)
 {
-    const bool second = features == 0 || (!invariant && !(features & AGI_HAS_MASK));
+    const bool second = features == 0 || !invariant;
     const bool dbias = features & AGI_HAS_BIAS && p->bias_size[2] == p->q_len && p->bias_size[3] == p->kv_len;
     if (p->dtype == AG_F32) {
         return "forward";
