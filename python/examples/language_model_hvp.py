@@ -53,35 +53,51 @@ class Row(NamedTuple):
     context: int
 
 
+class Rounded(nn.Linear):
+    """A product of matrices in bfloat16, of float32 and to float32. Autocast does the same, but on a GPU PyTorch has no
+    tangents of what its backward computes."""
+
+    def forward(self, x):
+        return nn.functional.linear(x.bfloat16(), self.weight.bfloat16(), self.bias.bfloat16()).float()
+
+
+def rounded(attention):
+    """Attention in bfloat16, likewise."""
+    return lambda q, k, v, **features: attention(q.bfloat16(), k.bfloat16(), v.bfloat16(), **features).float()
+
+
 class LanguageModel(nn.Module):
     """The logits of the next word at each position of text [batch, context]."""
 
-    def __init__(self, context, sizes, attention):
+    def __init__(self, context, sizes, attention, linear=nn.Linear):
         super().__init__()
         attention = functools.partial(attention, is_causal=True)
         self.words, self.positions = nn.Embedding(WORDS, sizes.width), nn.Embedding(context, sizes.width)
-        self.blocks = nn.Sequential(*(Block(sizes.width, sizes.heads, attention) for _ in range(sizes.layers)))
-        self.head = nn.Sequential(nn.LayerNorm(sizes.width), nn.Linear(sizes.width, WORDS))
+        blocks = (Block(sizes.width, sizes.heads, attention, linear) for _ in range(sizes.layers))
+        self.blocks = nn.Sequential(*blocks)
+        self.head = nn.Sequential(nn.LayerNorm(sizes.width), linear(sizes.width, WORDS))
 
     def forward(self, text):
         return self.head(self.blocks(self.words(text) + self.positions.weight))
 
 
+def make_model(attention, context, setting):
+    if setting.dtype == "bfloat16":
+        return LanguageModel(context, setting.sizes, rounded(ATTENTIONS[attention]), Rounded)
+    return LanguageModel(context, setting.sizes, ATTENTIONS[attention])
+
+
 def make_problem(attention, context, setting):
     """The loss as a function of a dict of parameters, the parameters, and a random direction."""
     torch.manual_seed(0)
-    model = LanguageModel(context, setting.sizes, ATTENTIONS[attention])
+    model = make_model(attention, context, setting)
     text = torch.randint(WORDS, (1, context + 1)).cummax(dim=1).values  # something that can be learnt
     direction = {name: torch.randn_like(p) for name, p in model.named_parameters()}
-    mixed = setting.dtype == "bfloat16"
-    dtype = torch.float32 if mixed else getattr(torch, setting.dtype)
+    dtype = torch.float32 if setting.dtype == "bfloat16" else getattr(torch, setting.dtype)
     model, text = model.to(setting.device, dtype), text.to(setting.device)
 
     def loss(parameters):
-        if mixed:  # by hand: autocast does not know the tangents of what backward computes
-            parameters = {name: p.to(torch.bfloat16) for name, p in parameters.items()}
         logits = func.functional_call(model, parameters, (text[:, :-1],))
-        logits = logits.float() if mixed else logits
         return nn.functional.cross_entropy(logits.flatten(0, 1), text[:, 1:].flatten())
 
     parameters = {name: p.detach() for name, p in model.named_parameters()}
@@ -168,7 +184,7 @@ def linear_memory(results, context):
 def main():
     parser = Parser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--context", type=whole_number(16), default=8192)
-    parser.add_argument("--dtype", choices=list(LIMITS), default="float32", help="bfloat16: of what the parameters are rounded to")
+    parser.add_argument("--dtype", choices=list(LIMITS), default="float32", help="bfloat16: in products and attention")
     where = "with the unfused formula at this context, by default a quarter of --context"
     parser.add_argument("--compare", type=whole_number(16), nargs="?", const=0, metavar="CONTEXT", help=where)
     options = parse_with_device(parser)
