@@ -432,6 +432,9 @@ agi_hopper_bias_walk agi_hopper_walk_of_bias(const ag_plan *plan, int32_t shared
                                agi_cuda_divide_up(p->kv_len, choice.tile));
     const int64_t steps = agi_saturating_product(p->bias_size[0] == 1 ? p->batch : 1,
                                                  p->bias_size[1] == 1 ? p->heads : 1, 1, 1);
+    if (tiles == 0 || steps == 0) {
+        return (agi_hopper_bias_walk){0};
+    }
     const int64_t wanted = agi_cuda_divide_up(BLOCKS, tiles), most = agi_cuda_divide_up(steps, FEWEST_STEPS);
     const int64_t of_part = agi_cuda_divide_up(steps, wanted < most ? wanted : most);
     return (agi_hopper_bias_walk){tiles, of_part, agi_cuda_divide_up(steps, of_part)};

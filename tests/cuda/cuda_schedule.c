@@ -239,6 +239,28 @@ static void check_bias_walk(int64_t batch, int64_t heads, int64_t n, bool over_b
     CHECK(agi_hopper_walk_of_bias(&plan, LIMIT_LARGE).tiles == 0, "a bias with a softcap");
 }
 
+/* Nothing to walk over: no sequences, of which each has a bias or all share one, or no queries. */
+static void check_empty_bias_walks(void)
+{
+    static const struct {
+        int64_t batch, queries, biases;
+    } empty[] = {{0, 9, 0}, {0, 9, 1}, {3, 0, 3}, {0, 0, 1}};
+    for (int n = 0; n < 4; n++) {
+        ag_plan plan = {.p = AG_PROBLEM_INIT};
+        ag_problem *p = &plan.p;
+        p->dtype = AG_BF16;
+        p->flags = AG_BIAS;
+        p->batch = empty[n].batch;
+        p->heads = p->kv_heads = p->bias_size[1] = 2;
+        p->q_len = p->bias_size[2] = empty[n].queries;
+        p->kv_len = p->bias_size[3] = 9;
+        p->dim_qk = p->dim_v = 32;
+        p->bias_size[0] = empty[n].biases;
+        CHECK(agi_hopper_walk_of_bias(&plan, LIMIT_LARGE).tiles == 0, "%d sequences of %d queries",
+              (int)p->batch, (int)p->q_len);
+    }
+}
+
 /* ---- Launches ---- */
 
 static ag_status count_launch(void *ctx, const agi_cuda_entry *launch)
@@ -429,5 +451,6 @@ int main(void)
         check_bias_walk(1, 16, 4096, n & 1, n & 2);
         check_bias_walk(4096, 2, 70, n & 1, n & 2);
     }
+    check_empty_bias_walks();
     return test_summary();
 }
