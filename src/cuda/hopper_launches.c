@@ -50,6 +50,12 @@ bool agi_hopper_may_have_ring(const ag_plan *plan, agi_map map)
            !(plan->flags & AG_INVARIANT) && agi_hopper_choose(plan, ring_of(map), INT32_MAX).kernel >= 0;
 }
 
+/* Blocks of keys of a head. */
+static int64_t key_blocks(const ag_problem *p)
+{
+    return agi_cuda_divide_up(p->kv_len, AGI_HOPPER_RING_KEYS);
+}
+
 /* Steps of a block of keys at one head, and one more for the end of its list. */
 static int64_t most_visits(const ag_problem *p, int64_t tile)
 {
@@ -79,10 +85,9 @@ void agi_hopper_lay_out_ring(agi_cuda_layout *x, agi_arena *arena, const ag_plan
     x->ring_sums = agi_take(arena, agi_saturating_product(tiles, choice.tile, D, 1), sizeof(float));
     x->ring_passes = agi_take(arena, agi_saturating_product(tiles, 2, 1, 1) + 1, sizeof(int32_t));
     if (choice.features & AGI_HAS_MASK) {
-        const int64_t blocks = agi_cuda_divide_up(p->kv_len, AGI_HOPPER_RING_KEYS);
-        x->ring_visits = agi_take(
-            arena, agi_saturating_product(p->batch, p->mask_size[1], blocks, most_visits(p, choice.tile)),
-            sizeof(agi_hopper_visit));
+        const int64_t lists = agi_saturating_product(p->batch, p->mask_size[1], key_blocks(p), 1);
+        x->ring_visits = agi_take(arena, agi_saturating_product(lists, most_visits(p, choice.tile), 1, 1),
+                                  sizeof(agi_hopper_visit));
     }
     if (map == AGI_VJP_JVP && agi_has(p, AG_TABLE)) {
         x->relative_tangents =
@@ -444,6 +449,17 @@ static int64_t ring_grid(const agi_cuda_job *j, agi_hopper_ring_size size)
     return items < processors ? items : processors;
 }
 
+/* With a mask: the steps that it leaves. map: AGI_hopper_visits or AGI_hopper_second_visits; f: the ring's
+ * parameter. */
+static void emit_visits(agi_cuda_job *j, agi_hopper_map map, const void *f, size_t bytes)
+{
+    enum { LISTS_OF_BLOCK = 8 };
+    const agi_hopper_choice choice = agi_hopper_choose(j->plan, map, j->device->shared_limit);
+    const int64_t lists =
+        agi_saturating_product(j->p->batch, j->features.class_tiles[1], key_blocks(j->p), 1);
+    agi_cuda_emit(j, choice.kernel, agi_cuda_divide_up(lists, LISTS_OF_BLOCK), f, bytes, false);
+}
+
 /* Can a gradient be stored by the copy engine? */
 static bool map_gradient(agi_cuda_job *j, const agi_cuda_source *s, const ag_tensor *t, uint32_t bit,
                          agi_cuda_tensor_map *map)
@@ -500,21 +516,12 @@ static void set_ring(agi_cuda_job *j, agi_hopper_ring *f, const agi_hopper_backw
     f->passes = j->x->ring_passes;
     f->tickets = f->passes + 2 * j->p->heads * f->tiles;
     f->visits = j->x->ring_visits;
-    f->key_blocks = (int32_t)agi_cuda_divide_up(j->p->kv_len, AGI_HOPPER_RING_KEYS);
+    f->key_blocks = (int32_t)key_blocks(j->p);
     f->most_visits = (int32_t)most_visits(j->p, choice.tile);
     f->scale_log2 = (float)(j->p->scale * 1.4426950408889634);
     f->is_ring = rings.is_ring;
     f->ring = rings.blocks;
     f->groups = rings.groups;
-}
-
-/* With a mask: the steps that it leaves. */
-static void emit_visits(agi_cuda_job *j, const agi_hopper_ring *f)
-{
-    enum { LISTS_OF_BLOCK = 8 };
-    const agi_hopper_choice choice = agi_hopper_choose(j->plan, AGI_hopper_visits, j->device->shared_limit);
-    const int64_t lists = agi_saturating_product(j->p->batch, f->x.class_tiles[1], f->key_blocks, 1);
-    agi_cuda_emit(j, choice.kernel, agi_cuda_divide_up(lists, LISTS_OF_BLOCK), f, sizeof *f, false);
 }
 
 void agi_hopper_emit_ring(agi_cuda_job *j)
@@ -536,7 +543,7 @@ void agi_hopper_emit_ring(agi_cuda_job *j)
     agi_cuda_emit(j, before.kernel, agi_saturating_product(p->batch, p->heads, j->k.w.blocks, 1), &f,
                   sizeof f, false);
     if (choice.features & AGI_HAS_MASK) {
-        emit_visits(j, &f);
+        emit_visits(j, AGI_hopper_visits, &f, sizeof f);
     }
     agi_cuda_emit(j, choice.kernel, ring_grid(j, agi_hopper_rings(p, j->device->ring_most)), &f, sizeof f,
                   true);
@@ -692,6 +699,9 @@ static void set_second_ring(agi_cuda_job *j, agi_hopper_second_ring *f, int32_t 
     f->sums = j->x->ring_sums;
     f->passes = j->x->ring_passes;
     f->tickets = f->passes + 2 * j->p->heads * f->tiles;
+    f->visits = j->x->ring_visits;
+    f->key_blocks = (int32_t)key_blocks(j->p);
+    f->most_visits = (int32_t)most_visits(j->p, tile);
     f->scale_log2 = (float)(j->p->scale * 1.4426950408889634);
     f->is_ring = rings.is_ring;
     f->ring = rings.blocks;
@@ -712,6 +722,9 @@ void agi_hopper_emit_second_ring(agi_cuda_job *j)
     f.p = j->k;
     agi_cuda_emit(j, before.kernel, agi_saturating_product(p->batch, p->heads, j->k.w.blocks, 1), &f,
                   sizeof f, false);
+    if (choice.features & AGI_HAS_MASK) {
+        emit_visits(j, AGI_hopper_second_visits, &f, sizeof f);
+    }
     agi_cuda_emit(j, choice.kernel, ring_grid(j, agi_hopper_rings(p, j->device->ring_most)), &f, sizeof f,
                   true);
 }

@@ -55,7 +55,7 @@ typedef struct {
         mask_in_chunks; /* 16 keys of the mask are 16 bytes in a row, aligned, and no row ends among them */
 } agi_hopper_features;
 
-/* With a mask: a step of vjp in one kernel that is not left out. */
+/* With a mask: a step of vjp or vjp_jvp in one kernel that is not left out. */
 typedef struct {
     AGI_ALIGNED(8) int32_t tile; /* of queries, in its sequence; -1: there are no more steps */
     uint32_t about;              /* see visit_finder of kernels/hopper_visits.cuh */
@@ -186,6 +186,8 @@ typedef struct {
     float *lse_rest;                /* [H][tiles][N] */
     float *sums;                    /* of tdQ, with channels as the rows of the registers */
     int32_t *passes, *tickets;
+    agi_hopper_visit *visits; /* made by hopper_second_visits */
+    int32_t key_blocks, most_visits;
     int64_t tiles;
     float scale_log2;
     int32_t is_ring, ring, groups;

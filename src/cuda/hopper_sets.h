@@ -61,6 +61,8 @@ enum {
     AGI_HOPPER_SECOND_RING_OF_SET(Y, format, softcap)                                                        \
     AGI_HOPPER_SECOND_RING_OF_SET(Y, format, relative)                                                       \
     AGI_HOPPER_SECOND_RING_OF_SET(Y, format, bias)                                                           \
+    AGI_HOPPER_SECOND_RING_OF_SET(Y, format, mask)                                                           \
+    AGI_HOPPER_SECOND_RING_OF_SET(Y, format, bias_mask)                                                      \
     AGI_HOPPER_SECOND_RING_OF_SET(Y, format, dropout)                                                        \
     AGI_HOPPER_SECOND_RING_OF_SET(Y, format, dropout_bias)
 

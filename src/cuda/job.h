@@ -36,7 +36,7 @@ typedef struct {
     float *ring_rows[3];
     float *ring_sums;              /* of dQ or tdQ */
     int32_t *ring_passes;          /* and the counter of tickets behind them */
-    agi_hopper_visit *ring_visits; /* of vjp with a mask */
+    agi_hopper_visit *ring_visits; /* with a mask */
     float *relative_tangents;      /* of jvp and vjp_jvp: what the table's tangent adds */
     float *bias_sums;              /* of the gradient of the bias, by part */
     agi_hopper_features features;

@@ -42,7 +42,7 @@ enum {
         AGI_HOPPER_ring_sets(AGI_CUDA_HOPPER_SET, format)
 #define AGI_CUDA_HOPPER_SECOND(format) AGI_HOPPER_second(AGI_CUDA_HOPPER, format)
 #define AGI_CUDA_HOPPER_SECOND_PRE(map, format, D, CONSUMERS, N, STAGES)                                     \
-    agi_kernel_hopper_second_statistics_##format##_d##D,
+    agi_kernel_hopper_second_statistics_##format##_d##D, agi_kernel_hopper_second_visits_##format##_d##D,
 #define AGI_CUDA_HOPPER_SECOND_RING(format)                                                                  \
     AGI_HOPPER_second_ring(AGI_CUDA_HOPPER, format)                                                          \
         AGI_HOPPER_second_ring(AGI_CUDA_HOPPER_SECOND_PRE, format)                                           \

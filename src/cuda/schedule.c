@@ -108,7 +108,8 @@ enum {
     {#map "_" #format "_d" #D, #map "_" #format, 128 * (CONSUMERS + 1),                                      \
      AGI_HOPPER_SECOND_RING_SHARED(D, CONSUMERS, N, STAGES)},
 #define HOPPER_SECOND_STATISTICS(map, format, D, CONSUMERS, N, STAGES)                                       \
-    {"hopper_second_statistics_" #format "_d" #D, #map "_" #format, 256, 0},
+    {"hopper_second_statistics_" #format "_d" #D, #map "_" #format, 256, 0},                                 \
+        {"hopper_second_visits_" #format "_d" #D, #map "_" #format, 256, 0},
 #define HOPPER_SECOND_RING_SET(map, format, D, CONSUMERS, N, STAGES, set)                                    \
     {#map "_" #format "_d" #D "_" #set, #map "_" #format, 128 * (CONSUMERS + 1),                             \
      AGI_HOPPER_SECOND_RING_SHARED(D, CONSUMERS, N, STAGES) + AGI_HOPPER_SECOND_REST(AGI_SET_##set, N)},
@@ -282,7 +283,11 @@ typedef struct {
     {AGI_hopper_second_statistics,                                                                           \
      AGI_FORMAT_##format,                                                                                    \
      D,                                                                                                      \
-     {agi_kernel_hopper_second_statistics_##format##_d##D, N, N, AGI_SET_none, ""}},
+     {agi_kernel_hopper_second_statistics_##format##_d##D, N, N, AGI_SET_none, ""}},                         \
+        {AGI_hopper_second_visits,                                                                           \
+         AGI_FORMAT_##format,                                                                                \
+         D,                                                                                                  \
+         {agi_kernel_hopper_second_visits_##format##_d##D, N, N, AGI_SET_none, ""}},
 #define HOPPER_CHOICES(format)                                                                               \
     AGI_HOPPER_forward(HOPPER_CHOICE, format) AGI_HOPPER_jvp(HOPPER_CHOICE, format)                          \
         AGI_HOPPER_backward(HOPPER_CHOICE, format) AGI_HOPPER_ring(HOPPER_CHOICE, format)                    \
@@ -330,12 +335,12 @@ static int count_features(uint32_t features)
 }
 
 /* Does the kernel have what the problem needs? One with a softcap needs a softcap; others may be absent. What comes
- * before vjp in one kernel serves any problem. */
+ * before vjp or vjp_jvp in one kernel serves any problem. */
 static bool covers(const hopper_kernel *k, const ag_problem *p, int32_t shared_limit)
 {
     const int64_t D = p->dim_qk > p->dim_v ? p->dim_qk : p->dim_v;
     const bool before = k->map == AGI_hopper_statistics || k->map == AGI_hopper_second_statistics ||
-                        k->map == AGI_hopper_visits;
+                        k->map == AGI_hopper_visits || k->map == AGI_hopper_second_visits;
     const uint32_t wanted = before ? 0 : score_features_of(p);
     const uint32_t has = k->choice.features;
     return k->format == agi_cuda_format_of(p->dtype) && k->D >= D && (wanted & ~has) == 0 &&

@@ -33,9 +33,9 @@ agi_cuda_choice agi_cuda_choose(const ag_problem *p, agi_cuda_map map, int32_t s
 
 /* A kernel of the table sm90: kernel is -1 if it has none for the plan. rows: of a block; tile: rows of the other
  * side's tiles; features: the AGI_HAS_* that are compiled in, the set of that name in hopper_sets.h, "" if there are
- * none. It has either all kernels of forward and vjp for a set or none; vjp_jvp for a set in one kernel alone, without
- * a mask; those of the other maps are for problems without these features and head sizes up to 128. Without features
- * it has either both kernels of vjp_jvp or none. */
+ * none. It has either all kernels of forward and vjp for a set or none; vjp_jvp for a set in one kernel alone; those of
+ * the other maps are for problems without these features and head sizes up to 128. Without features it has either both
+ * kernels of vjp_jvp or none. */
 typedef enum {
     AGI_hopper_forward,
     AGI_hopper_forward_fine, /* which the choice for forward takes by itself */
@@ -49,6 +49,7 @@ typedef enum {
     AGI_hopper_tdq,
     AGI_hopper_second_ring,
     AGI_hopper_second_statistics,
+    AGI_hopper_second_visits,
     AGI_hopper_dbias
 } agi_hopper_map;
 typedef struct {

@@ -266,8 +266,16 @@ static void second_order_of_hopper(void)
     second_by("q65 k65 d16 f16 bias", "statistics_f32", true); /* for tdbias */
     second_by("q65 k65 d16 f16 bias", "tdbias_f16", true);
     second_by("q65 k65 d16 bf16 bias dropout=0.1", "hopper_second_ring_bf16_d64_dropout_bias", true);
-    second_by("q65 k65 d16 bf16 mask", "tdq_bf16_d32_full", true);
-    second_by("q65 k65 d16 bf16 mask", "hopper_live", false);
+    second_by("q65 k65 d16 bf16 mask", "hopper_second_ring_bf16_d64_mask", true);
+    second_by("q65 k65 d16 bf16 mask", "hopper_classes", true);
+    second_by("q65 k65 d16 bf16 mask", "hopper_live", true);
+    second_by("q65 k65 d16 bf16 mask", "hopper_second_visits_bf16_d64", true);
+    second_by("q65 k65 d16 bf16 mask", "hopper_visits_bf16_d64", false);
+    second_by("q65 k65 d16 f16 bias", "hopper_second_visits_f16_d64", false);
+    second_by("q65 k65 d16 f16 bias mask causal", "hopper_second_ring_f16_d64_bias_mask", true);
+    second_by("q65 k65 d16 f16 bias mask causal", "hopper_second_visits_f16_d64", true);
+    second_of("q65 k65 d16 bf16 mask", false, "tdq_bf16_d32_full", true);
+    second_of("q65 k65 d16 bf16 mask", false, "hopper_classes", false);
     second_of("q65 k65 d16 bf16 softcap=5", false, "tdq_bf16_d32_full", true);
     second_of("q65 k65 d16 bf16 softcap=5", false, "hopper_second_ring_bf16_d64_softcap", false);
 }
@@ -310,11 +318,12 @@ static void table_of_hopper(void)
     forward_by("q65 k65 d16 f16 alibi", "hopper_relative", "jvp and vjp_jvp with relative, det");
     forward_by("q65 k65 d16 bf16 dropout=0.1", "hopper_forward_bf16_d64_dropout",
                "vjp, jvp and vjp_jvp with dropout, det");
-    described_as("q65 k65 d100 f16 bias mask", "wgmma in forward, vjp, jvp and dbias with bias_mask, det");
+    described_as("q65 k65 d100 f16 bias mask",
+                 "wgmma in forward, vjp, jvp, vjp_jvp and dbias with bias_mask, det");
     described_as("q65 k65 d100 f16 bias=bh1k", "wgmma in forward, vjp, jvp and vjp_jvp with bias, det");
-    forward_by("q65 k65 d16 bf16 mask", "hopper_classes", "vjp and jvp with mask, det");
-    forward_by("q65 k65 d16 bf16 mask", "hopper_live", "vjp and jvp with mask, det");
-    described_as("q65 k65 d128 bf16 mask", "wgmma in forward, vjp and jvp with mask, det");
+    forward_by("q65 k65 d16 bf16 mask", "hopper_classes", "vjp, jvp and vjp_jvp with mask, det");
+    forward_by("q65 k65 d16 bf16 mask", "hopper_live", "vjp, jvp and vjp_jvp with mask, det");
+    described_as("q65 k65 d128 bf16 mask", "wgmma in forward, vjp, jvp and vjp_jvp with mask, det");
     vjp_with_masks();
     described_as("q65 k65 d128 bf16 bias dropout=0.1",
                  "wgmma in forward, vjp, jvp, vjp_jvp and dbias with dropout_bias, det");

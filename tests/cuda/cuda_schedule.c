@@ -71,24 +71,22 @@ static const struct {
 };
 enum { N_SETS = sizeof sets / sizeof sets[0], ALL_FEATURES = 31 };
 
-/* Which maps have sets: forward, vjp and jvp; vjp_jvp in one kernel those without a mask; the gradient of the bias
- * those with a bias. */
+/* Which maps have sets: forward, vjp, jvp and vjp_jvp in one kernel; the gradient of the bias those with a bias. */
 static bool has_set(agi_hopper_map map, uint32_t features)
 {
     if (map == AGI_hopper_dbias) {
         return (features & AGI_HAS_BIAS) != 0;
     }
     return features == 0 || map == AGI_hopper_forward || map == AGI_hopper_jvp || map == AGI_hopper_dkdv ||
-           map == AGI_hopper_dq || map == AGI_hopper_ring ||
-           (map == AGI_hopper_second_ring && !(features & AGI_HAS_MASK));
+           map == AGI_hopper_dq || map == AGI_hopper_ring || map == AGI_hopper_second_ring;
 }
 
 /* The choice must be one of the smallest sets with all of the features that the map's kernels need to know; none if
  * there is none. */
 static void check_set(uint32_t of_problem, agi_hopper_map map)
 {
-    const bool before =
-        map == AGI_hopper_statistics || map == AGI_hopper_second_statistics || map == AGI_hopper_visits;
+    const bool before = map == AGI_hopper_statistics || map == AGI_hopper_visits ||
+                        map == AGI_hopper_second_statistics || map == AGI_hopper_second_visits;
     const uint32_t features = before ? 0 : of_problem;
     ag_plan plan = {.p = AG_PROBLEM_INIT};
     ag_problem *p = &plan.p;
@@ -235,20 +233,20 @@ int main(void)
     for (int n = 0; n < 4; n++) {
         check_choices(dtypes[n], LIMIT_SMALL);
         check_choices(dtypes[n], LIMIT_LARGE);
-        for (int map = AGI_hopper_forward; map <= AGI_hopper_second_statistics; map++) {
+        for (int map = AGI_hopper_forward; map <= AGI_hopper_second_visits; map++) {
             if (map != AGI_hopper_forward_fine) { /* which has small head sizes alone */
                 check_hopper(dtypes[n], (agi_hopper_map)map);
             }
         }
     }
     for (uint32_t features = 0; features <= ALL_FEATURES; features++) {
-        for (int map = AGI_hopper_forward; map <= AGI_hopper_second_statistics; map++) {
+        for (int map = AGI_hopper_forward; map <= AGI_hopper_second_visits; map++) {
             if (map != AGI_hopper_forward_fine) {
                 check_set(features, (agi_hopper_map)map);
             }
         }
     }
-    for (int map = AGI_hopper_forward; map <= AGI_hopper_second_statistics; map++) {
+    for (int map = AGI_hopper_forward; map <= AGI_hopper_second_visits; map++) {
         static const int64_t sizes[] = {128, 129, 256, 257};
         for (int n = 0; n < 4 && map != AGI_hopper_forward_fine; n++) {
             check_wide(sizes[n], (agi_hopper_map)map);

@@ -57,7 +57,9 @@ template <void (*KERNEL_FUNCTION)(agi_cuda_params)> static void run_map(const ag
 #define HOPPER_SECOND_RING(map, format, D, CONSUMERS, N, STAGES)                                             \
     {agi_kernel_##map##_##format##_d##D, run<agi_hopper_second_ring, map##_##format##_d##D>},                \
         {agi_kernel_hopper_second_statistics_##format##_d##D,                                                \
-         run<agi_hopper_second_ring, hopper_second_statistics_##format##_d##D>},
+         run<agi_hopper_second_ring, hopper_second_statistics_##format##_d##D>},                             \
+        {agi_kernel_hopper_second_visits_##format##_d##D,                                                    \
+         run<agi_hopper_second_ring, hopper_second_visits_##format##_d##D>},
 #define HOPPER_SECOND_RING_SET(map, format, D, CONSUMERS, N, STAGES, set)                                    \
     {agi_kernel_##map##_##format##_d##D##_##set, run<agi_hopper_second_ring, map##_##format##_d##D##_##set>},
 #define HOPPER_DBIAS_SET(map, format, D, CONSUMERS, N, STAGES, set)                                          \

@@ -152,8 +152,8 @@ static void change_visit(agi_hopper_visit &visit)
     case VISITS_ALL_FULL: visit.about &= ~MIXED; break;
     }
 }
-/* After hopper_visits. */
-static void change_visits(const agi_hopper_ring &f)
+/* After hopper_visits and hopper_second_visits. */
+template <class Call> static void change_visits(const Call &f)
 {
     const int64_t lists = f.p.B * f.x.class_tiles[1] * f.key_blocks;
     for (int64_t n = 0; n < lists && changed_visits != VISITS_AS_MADE; n++) {
@@ -166,10 +166,10 @@ static void change_visits(const agi_hopper_ring &f)
         }
     }
 }
-/* hopper_statistics that knows nothing of the mask. */
-static void run_without_classes(const agi_cuda_entry *launch)
+/* hopper_statistics and hopper_second_statistics that know nothing of the mask. */
+template <class Call> static void run_without_classes(const agi_cuda_entry *launch)
 {
-    agi_hopper_ring copy = *(const agi_hopper_ring *)launch->parameter;
+    Call copy = *(const Call *)launch->parameter;
     agi_cuda_entry other = *launch;
     other.parameter = &copy;
     copy.x.classes = nullptr;
@@ -206,7 +206,9 @@ extern "C" ag_status emulate_launch_kernel(void *, const agi_cuda_entry *launch)
         return AG_UNSUPPORTED;
     }
     if (changed_visits == VISITS_NO_ZEROS && has_name(launch, "hopper_statistics")) {
-        run_without_classes(launch);
+        run_without_classes<agi_hopper_ring>(launch);
+    } else if (changed_visits == VISITS_NO_ZEROS && has_name(launch, "hopper_second_statistics")) {
+        run_without_classes<agi_hopper_second_ring>(launch);
     } else if (wrong_feature == 0 || !has_name(launch, wrong_kernel)) {
         runs[launch->kernel](launch);
     } else if (strcmp(wrong_kernel, "hopper_forward") == 0) {
@@ -227,6 +229,9 @@ extern "C" ag_status emulate_launch_kernel(void *, const agi_cuda_entry *launch)
     }
     if (has_name(launch, "hopper_visits")) {
         change_visits(*(const agi_hopper_ring *)launch->parameter);
+    }
+    if (has_name(launch, "hopper_second_visits")) {
+        change_visits(*(const agi_hopper_second_ring *)launch->parameter);
     }
     has_run[launch->kernel] = true;
     return AG_OK;

@@ -43,7 +43,7 @@ static const char *const rings[] = {
     /* more keys than a group of blocks has: higher groups wait for lower ones */
     "h2 q17000 d64",
     "h1 q17000 d128",
-    /* each set of score features in rings of blocks; with a mask vjp is in two kernels */
+    /* each set of score features in rings of blocks */
     "h2 q3000 k3072 d128 softcap=5",
     "h2 kv1 q3000 k3072 d64 alibi table=50",
     "h2 q3000 k3072 d128 bias=1hqk",

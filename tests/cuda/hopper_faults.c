@@ -42,6 +42,12 @@ static const struct hopper_problem biased_blocks[N_PROBLEMS] = {
     {"h1 q200 k400 d128 f16 bias=11qk dropout=0.2", 0},
     {"h1 q200 k260 d40 f16 bias=11qk dropout=0.2", 0},
 };
+/* The same with masks whose tiles are empty, full or mixed. */
+static const struct hopper_problem masked_blocks[N_PROBLEMS] = {
+    {"h1 q260 k330 d100 f16 mask=11qk causal align=bottom-right", MASK_BY_TILES},
+    {"h1 q200 k400 d128 bf16 bias=11qk mask=11qk", MASK_BY_TILES},
+    {"h1 q200 k260 d40 f16 mask=11qk", MASK_BY_TILES},
+};
 /* Head sizes above 128: many tiles of queries and of keys, hidden rows that are NaN. */
 static const struct hopper_problem wide[N_PROBLEMS] = {
     {"h1 q200 k66 d136 bf16 causal align=bottom-right", NOT_A_NUMBER},
@@ -95,6 +101,7 @@ static const struct part {
     {"tdq", streamed_keys, RESULT(T_TDQ), false, false, false},
     {"vjp_jvp in one kernel", key_blocks, RESULT(T_TDQ) | RESULT(T_TDK) | RESULT(T_TDV), true, true, false},
     {"vjp_jvp with a bias", biased_blocks, RESULT(T_TDQ) | RESULT(T_TDK) | RESULT(T_TDV), true, true, false},
+    {"vjp_jvp with a mask", masked_blocks, RESULT(T_TDQ) | RESULT(T_TDK) | RESULT(T_TDV), true, true, false},
 };
 enum { N_PARTS = sizeof parts / sizeof parts[0] };
 
@@ -256,9 +263,7 @@ static void check_feature_faults(void)
                 check_feature_fault(set, feature, "hopper_forward");
                 check_feature_fault(set, feature, "hopper_jvp");
                 check_feature_fault(set, feature, "hopper_ring");
-                if (!(hopper_sets[set].features & AGI_HAS_MASK)) {
-                    check_second_fault(set, feature);
-                }
+                check_second_fault(set, feature);
                 check_feature_fault(set, feature, "hopper_dkdv");
                 check_feature_fault(set, feature, "hopper_dq");
                 if (hopper_sets[set].features & AGI_HAS_BIAS) {
@@ -276,8 +281,30 @@ static void check_feature_faults(void)
     }
 }
 
-/* Classes of a mask's tiles that are wrong. Tiles of forward have two of them, so it need not see each fault; at head
- * sizes above 64 those of vjp have one. */
+/* Classes of a mask's tiles that are wrong, in vjp_jvp, whose tiles have one or half of one. */
+static void check_second_class_faults(const char *text)
+{
+    const struct hopper_problem problem = {text, MASK_BY_TILES};
+    for (int kind = CLASSES_AS_MADE; kind < CLASSES_KINDS; kind++) {
+        const bool right = kind == CLASSES_AS_MADE || kind == CLASSES_ALL_MIXED;
+        struct arrays x;
+        int wrong = 0;
+        make_hopper_problem(&x, &problem, 7);
+        emulate_schedule(0, EMULATE_FORWARDS);
+        CHECK_OK(agc_arrays_run(&x, AG_MAP_JVP));
+        emulate_change_classes(kind);
+        if (CHECK_OK(agc_arrays_run(&x, AG_MAP_VJP_JVP))) {
+            wrong = count_wrong_results(&x, VJP_JVP_RESULTS, text, false);
+        }
+        emulate_change_classes(CLASSES_AS_MADE);
+        CHECK((wrong > 0) == !right, "'%s', classes of kind %d: %d results of vjp_jvp are out of the rule",
+              text, kind, wrong);
+        agc_arrays_destroy(&x);
+    }
+}
+
+/* The same in forward and vjp. Tiles of forward have two of them, so it need not see each fault; at head sizes above 64
+ * those of vjp have one. */
 static void check_class_faults(void)
 {
     const struct hopper_problem problem = {"h1 q200 k272 d128 bf16 mask=11qk", MASK_BY_TILES};
@@ -300,20 +327,21 @@ static void check_class_faults(void)
     }
 }
 
-/* vjp with lists of steps that are wrong in this way, in a process of its own: blocks may wait for ever. dQ begins with
- * other numbers than zeros. */
-static void run_visits_alone(const struct hopper_problem *problem, int kind)
+/* vjp or vjp_jvp with lists of steps that are wrong in this way, in a process of its own: blocks may wait for ever. dQ
+ * or tdQ begins with other numbers than zeros. */
+static void run_visits_alone(const struct hopper_problem *problem, int kind, bool second)
 {
+    const enum tensor of_queries = second ? T_TDQ : T_DQ, of_keys = second ? T_TDK : T_DK;
     struct arrays x;
     make_hopper_problem(&x, problem, 7);
     emulate_schedule(1, EMULATE_BACKWARDS);
     emulate_change_visits(kind);
-    bool ran = agc_arrays_run(&x, AG_MAP_FORWARD) == AG_OK;
-    memset(x.data[T_DQ], 0x55, (size_t)x.count[T_DQ] * sizeof(uint16_t));
-    ran = ran && agc_arrays_run(&x, AG_MAP_VJP) == AG_OK;
-    _exit(!ran || count_wrong_results(&x, RESULT(T_DQ) | RESULT(T_DK), problem->text, false) != 0);
+    bool ran = agc_arrays_run(&x, second ? AG_MAP_JVP : AG_MAP_FORWARD) == AG_OK;
+    memset(x.data[of_queries], 0x55, (size_t)x.count[of_queries] * sizeof(uint16_t));
+    ran = ran && agc_arrays_run(&x, second ? AG_MAP_VJP_JVP : AG_MAP_VJP) == AG_OK;
+    _exit(!ran || count_wrong_results(&x, RESULT(of_queries) | RESULT(of_keys), problem->text, false) != 0);
 }
-static void check_visit_faults(void)
+static void check_visit_faults(bool second)
 {
     static const struct hopper_problem masked[] = {
         {"h2 kv1 q200 k400 d64 bf16 mask=11qk", MASK_BY_TILES},
@@ -327,13 +355,13 @@ static void check_visit_faults(void)
             test_need(child >= 0, "fork");
             if (child == 0) {
                 dup2(open("/dev/null", O_WRONLY), 2);
-                run_visits_alone(&masked[n], kind);
+                run_visits_alone(&masked[n], kind, second);
             }
             test_need(waitpid(child, &status, 0) == child, "waitpid");
             found += !WIFEXITED(status) || WEXITSTATUS(status) != 0;
         }
-        CHECK((found > 0) == (kind != VISITS_AS_MADE), "visits of kind %d: found in %d problems of 2", kind,
-              found);
+        CHECK((found > 0) == (kind != VISITS_AS_MADE), "%s, visits of kind %d: found in %d problems of 2",
+              second ? "vjp_jvp" : "vjp", kind, found);
     }
 }
 
@@ -342,7 +370,10 @@ int main(void)
     emulated_hopper = true;
     check_feature_faults();
     check_class_faults();
-    check_visit_faults();
+    check_second_class_faults("h1 q200 k272 d128 bf16 mask=11qk");
+    check_second_class_faults("h1 q200 k272 d64 f16 mask=11qk");
+    check_visit_faults(false);
+    check_visit_faults(true);
     for (int n = 0; n < N_PARTS; n++) {
         check_part(&parts[n]);
     }

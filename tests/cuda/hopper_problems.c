@@ -6,10 +6,16 @@
  * for each; this problem alone. */
 #include "hopper_list.h"
 
-static void check_problem(const struct hopper_problem *problem, int number, int schedule)
+/* Under which schedule the problem runs, in rings of which length. */
+static void prepare(const struct hopper_problem *problem, int schedule)
 {
     emulate_schedule(schedule & 1, (schedule >> 1) % EMULATE_ORDERS);
     emulated_ring_most = problem->with & SHORT_RINGS ? 2 : 64;
+}
+
+static void check_problem(const struct hopper_problem *problem, int number, int schedule)
+{
+    prepare(problem, schedule);
     check_hopper_problem(problem, number);
 }
 
@@ -150,14 +156,15 @@ static void check_skipping(struct arrays *x, const char *text, const uint32_t ma
     free_outputs(kept);
 }
 
-static void check_tiled_mask(const struct hopper_problem *problem, int schedule, bool with_jvp)
+static void check_tiled_mask(const struct hopper_problem *problem, int schedule, bool with_tangents)
 {
     struct arrays x;
     make_tiled_mask(&x, problem);
-    emulate_schedule(schedule & 1, (schedule >> 1) % EMULATE_ORDERS);
+    prepare(problem, schedule);
     check_skipping(&x, problem->text, masked_first_order, FORWARD_RESULTS | VJP_RESULTS);
-    if (with_jvp) {
-        check_skipping(&x, problem->text, masked_jvp, FORWARD_RESULTS | JVP_RESULTS);
+    if (with_tangents) {
+        remove_tangents(&x, problem->with);
+        check_skipping(&x, problem->text, masked_tangents, FORWARD_RESULTS | JVP_RESULTS | VJP_JVP_RESULTS);
     }
     agc_arrays_destroy(&x);
 }

@@ -34,7 +34,8 @@ enum {
         65536, /* the bias hides every third key, all keys of every seventh query, and half of the other pairs */
     MASK_SPARSE = 1 << 17, /* about one of eight tiles of 128 x 128 is seen; with MASK_BY_TILES's NaN */
     MASK_OF_HEAD_EMPTY = 1 << 18, /* beside these: the second head of the mask sees nothing */
-    WITHOUT_TERMS = 1 << 19       /* tangents of bias and table are absent */
+    WITHOUT_TERMS = 1 << 19,      /* tangents of bias and table are absent */
+    MASK_OF_HALVES = 1 << 20      /* with MASK_BY_TILES: mixed tiles show nothing to their last 32 queries */
 };
 
 struct hopper_problem {
@@ -195,6 +196,9 @@ static inline bool shows_pair(uint32_t with, int64_t head, int64_t i, int64_t j)
     if (row == 1 || column == 2 || kind == TILE_EMPTY) {
         return false;
     }
+    if (with & MASK_OF_HALVES && kind == TILE_MIXED && i % 64 >= 32) {
+        return false;
+    }
     return kind == TILE_FULL || rare != (row % 4 == 0);
 }
 static inline void fill_mask_by_tiles(struct arrays *x, uint32_t with)
@@ -245,7 +249,7 @@ static inline void make_hopper_problem(struct arrays *x, const struct hopper_pro
 /* NaN in all rows of the first sequence that the mask hides. */
 static inline void spoil_masked_rows(struct arrays *x)
 {
-    static const enum tensor of_keys[] = {T_K, T_V, T_TK, T_TV}, of_queries[] = {T_Q, T_D_O, T_TQ};
+    static const enum tensor of_keys[] = {T_K, T_V, T_TK, T_TV}, of_queries[] = {T_Q, T_D_O, T_TQ, T_TD_O};
     const ag_problem *p = ag_plan_problem(x->plan);
     const int64_t keys = x->k_packed != NULL ? x->k_packed[1] : p->kv_len;
     const int64_t queries = x->q_packed != NULL ? x->q_packed[1] : p->q_len;
@@ -255,7 +259,7 @@ static inline void spoil_masked_rows(struct arrays *x)
         }
     }
     for (int64_t i = 0; i < queries; i++) {
-        for (int n = 0; n < 3 && is_masked_row(x, false, i); n++) {
+        for (int n = 0; n < 4 && is_masked_row(x, false, i); n++) {
             spoil_rows(x, of_queries[n], i, i + 1);
         }
     }

@@ -37,9 +37,10 @@ enum {
 };
 void emulate_change_classes(int kind);
 
-/* What becomes of the lists of hopper_visits once they are made: ranks are one too low, and the second visitor of a
- * tile stores instead of adding; the first visitor is the last one; nobody is; each list has one step less; every step
- * is full. Or hopper_statistics stores no zeros in tiles that the mask leaves to nobody. */
+/* What becomes of the lists of hopper_visits and hopper_second_visits once they are made: ranks are one too low, and
+ * the second visitor of a tile stores instead of adding; the first visitor is the last one; nobody is; each list has
+ * one step less; every step is full. Or hopper_statistics and hopper_second_statistics store no zeros in tiles that the
+ * mask leaves to nobody. */
 enum {
     VISITS_AS_MADE,
     VISITS_RANK_TOO_LOW,

@@ -9,8 +9,8 @@ constexpr VERB bool has_mask(int features)
 
 /* ---- Classes ---- */
 
-/* Of 64 queries from `query` on, a multiple of 64: the classes by tiles of keys. Behind the last queries the last ones
- * count. */
+/* Of the 64 queries, from a multiple of 64 on, of which `query` is one: the classes by tiles of keys. Behind the last
+ * queries the last ones count. */
 VERB const uint8_t *classes_of(const agi_hopper_features &x, const sequence &s, int h, int query)
 {
     const int(&n)[4] = x.class_tiles;
@@ -120,9 +120,9 @@ template <bool KEYS, int COUNT> struct mask_bits {
         for (int word = 0; word < WORDS; word++) {
             const int key = KEYS ? at.own - lane / 4 : at.first + 64 * word + lane % 4 * 16;
             const int query = KEYS ? at.first + 64 * word + lane / 4 * 8 + lane % 4 * 2 : at.own;
-            const int next = KEYS ? query + 1 : query + 8;
+            const int next = KEYS ? query + 1 : query + 8, column = KEYS ? lane / 4 * 8 : lane % 4 * 16;
             first[word] = second[word] = {};
-            if (x.mask_in_chunks && key < p.Nk && (KEYS || 64 * word + lane % 4 * 16 < 2 * COUNT)) {
+            if (x.mask_in_chunks && key < p.Nk && 64 * word + column < 2 * COUNT) {
                 first[word] = *(const sixteen_bytes *)(head + min(query, last) * t.strides[2] + key);
                 second[word] = *(const sixteen_bytes *)(head + min(next, last) * t.strides[2] + key);
             }

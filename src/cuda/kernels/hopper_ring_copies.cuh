@@ -27,7 +27,7 @@ VERB void each_item(const Call &call, const Memory &memory, Function f)
         item.head = head_in_order<T::FEATURES>(call.p, item.head, call.p.Hk);
         at.begin(call, item);
         if constexpr (has_mask(T::FEATURES)) {
-            at.tiles = listed_steps<T>(call, at).is_there() ? at.tiles : 0;
+            at.tiles = listed_steps<T, Call>(call, at).is_there() ? at.tiles : 0;
         }
         memory.post(k, at);
         f(at, k);
@@ -113,7 +113,7 @@ template <class T> struct ring_producer {
             copy_keys<T, 2>(f, memory, at, k);
             const side_copy<T, 0, 2, agi_hopper_ring> copy(f, at.s, false);
 #pragma unroll 1
-            for (noted_steps<T> step(f, at); step.is_there(); step.next(f.tiles)) {
+            for (noted_steps<T, agi_hopper_ring> step(f, at); step.is_there(); step.next(f.tiles)) {
                 copy_step(at, copy, step.describe(at, fetched, memory.buffer_bit(n)), step.tile * T::N);
             }
         });
@@ -180,9 +180,9 @@ template <class T, class M = ring_memory<T>, class Call = agi_hopper_ring> struc
             if (at.heads == 0) {
                 return;
             }
-            typename steps_of_item<T>::ranks ranks = {at};
+            typename steps_of_item<T, Call>::ranks ranks = {at};
 #pragma unroll 1
-            for (typename steps_of_item<T>::steps step(f, at); step.is_there(); step.next(f.tiles)) {
+            for (typename steps_of_item<T, Call>::steps step(f, at); step.is_there(); step.next(f.tiles)) {
                 pass_half(step.tile, step.is_last(), ranks.of(step));
             }
             barrier_arrive(memory.walked);

@@ -4,13 +4,12 @@
 #include "cuda/kernels/hopper_visits.cuh"
 
 /* The steps of an item with their notes. */
-template <class T> struct noted_steps : steps_of_item<T>::steps {
-    typedef typename steps_of_item<T>::steps base;
+template <class T, class Call> struct noted_steps : steps_of_item<T, Call>::steps {
+    typedef typename steps_of_item<T, Call>::steps base;
     int from, to; /* all queries of a tile between these see some key of the block */
     int whole_from,
         whole_to[2]; /* all keys of a warpgroup see all queries of a tile that begins between these */
 
-    template <class Call>
     VERB noted_steps(const Call &f, const key_walk<T> &at)
         : base(f, at), from(at.from), to(at.to - T::N),
           whole_from(at.row + 63 - at.s.high), whole_to{whole_until(at, at.row), whole_until(at, at.row + 64)}

@@ -13,7 +13,7 @@
  * of tdQ, of which each warpgroup has 64 channels and 32 queries: its channels at head size 128, its queries at 64.
  *
  * hopper_second_statistics comes before it: L, mu, D and tD per query, no passes yet, and zeros in tiles of tdQ that
- * nobody visits. */
+ * nobody visits; and with a mask hopper_second_visits, the lists of the steps that it leaves (hopper_visits.cuh). */
 #include "cuda/kernels/hopper_results.cuh"
 #include "cuda/kernels/hopper_second_ring_copies.cuh"
 
@@ -37,7 +37,6 @@ template <class T> struct second_ring_consumer {
     static constexpr bool DROPS = (T::FEATURES & AGI_HAS_DROPOUT) != 0, HIDES = hides_by_data(T::FEATURES);
     /* Something is added to scores: then they are multiplied by the scale; else weights are made of the products. */
     static constexpr bool ADDS = (T::FEATURES & (AGI_HAS_RELATIVE | AGI_HAS_BIAS)) != 0;
-    static_assert(!has_mask(T::FEATURES), "with a mask vjp_jvp is portable");
     static_assert(!CAPPED || T::FEATURES == AGI_HAS_SOFTCAP, "with a softcap weights are made at once");
 
     const agi_hopper_second_ring &f;
@@ -48,6 +47,7 @@ template <class T> struct second_ring_consumer {
     uint32_t weights[4][T::N / 4]; /* P, tP, dZ, tdZ as operands */
     float tdK[T::D / 2], tdV[T::D / 2], tdQ[16];
     kept_weights<true, T::N / 2> kept;
+    mask_bits<true, T::N / 2> visible; /* if the step is mixed */
 
     VERB second_ring_consumer(const agi_hopper_second_ring &call, const M &shared)
         : f(call), memory(shared), w(uniform((int)threadIdx.x / 128 - 1))
@@ -230,8 +230,9 @@ template <class T> struct second_ring_consumer {
         add_features<F, T::FEATURES, true>(Z, f.p, f.x, place(at));
         add_tangents<F, T::FEATURES, true>(tZ, f.p, f.x, f.relative_tangents, place(at));
     }
-    /* P = exp(S - L) and tP = P o (tS - mu), where S = Z scale and tS = tZ scale if nothing is added to them. */
-    VERB void make_weights(const key_walk<T> &at, bool edge)
+    /* P = exp(S - L) and tP = P o (tS - mu), where S = Z scale and tS = tZ scale if nothing is added to them. mixed:
+     * the mask hides some pair. */
+    VERB void make_weights(const key_walk<T> &at, bool edge, bool mixed)
     {
         const float rate = ADDS ? LOG2_E : f.scale_log2, scale = ADDS ? 1 : (float)f.p.scale;
         const uint32_t of_lane = lane() % 4 * 8;
@@ -249,6 +250,9 @@ template <class T> struct second_ring_consumer {
                                           : fmaf(Z[i], rate, -of_row));
                 tZ[i] = fmaf(tZ[i], scale, i % 2 == 0 ? -mu.x : -mu.y);
             }
+        }
+        if (mixed) {
+            visible.hide(Z, 0);
         }
         if (edge) {
             hide_pairs(*this, at, memory.note(n).row, Z);
@@ -475,6 +479,7 @@ template <class T> struct second_ring_consumer {
         memory.q.wait(n);
         const uint32_t flags = uniform((int)memory.note(n).flags);
         const bool edge = flags >> w & ring_note::EDGE;
+        const bool mixed = has_mask(T::FEATURES) && flags >> w & ring_note::MIXED;
         if (flags & ring_note::UNSEEN || (HIDES && has_blind_queries(*this))) {
             clear_tiles(at, memory.note(n).row);
         }
@@ -483,13 +488,16 @@ template <class T> struct second_ring_consumer {
         if constexpr (DROPS) {
             kept.find(f.p, place(at));
         }
+        if (mixed) {
+            visible.find(f.p, f.x, place(at));
+        }
         products_wait<1>();
         hold(Z);
         hold(tZ);
         if constexpr (CAPPED) {
             make_capped_weights(at, edge);
         } else {
-            make_weights(at, edge);
+            make_weights(at, edge, mixed);
         }
         products_wait<0>();
         hold(dP);
@@ -645,7 +653,14 @@ template <class T> VERB void run_hopper_second_ring(const agi_hopper_second_ring
     {                                                                                                        \
         tile_second_statistics<hopper_shape<format, D, CONSUMERS, N, STAGES>>(f).run();                      \
     }
+#define AGI_HOPPER_VISITS(map, format, D, CONSUMERS, N, STAGES)                                              \
+    KERNEL void __launch_bounds__(256)                                                                       \
+        hopper_second_visits_##format##_d##D(const __grid_constant__ agi_hopper_second_ring f)               \
+    {                                                                                                        \
+        find_visits<hopper_shape<format, D, CONSUMERS, N, STAGES>>(f);                                       \
+    }
 #define AGI_HOPPER_KERNELS(list, kernel, format) list(kernel, format)
 AGI_HOPPER_KERNELS(AGI_HOPPER_second_ring, AGI_HOPPER_KERNEL, AGI_FORMAT)
 AGI_HOPPER_KERNELS(AGI_HOPPER_second_ring_sets, AGI_HOPPER_SET_KERNEL, AGI_FORMAT)
 AGI_HOPPER_KERNELS(AGI_HOPPER_second_ring, AGI_HOPPER_STATISTICS, AGI_FORMAT)
+AGI_HOPPER_KERNELS(AGI_HOPPER_second_ring, AGI_HOPPER_VISITS, AGI_FORMAT)

@@ -102,7 +102,7 @@ template <class T> struct second_ring_producer {
             const side_copy<T, QK, 2, Call> queries(f, at.s, false);
             const side_copy<T, OV, 2, Call> d_o(f, at.s, false);
 #pragma unroll 1
-            for (noted_steps<T> step(f, at); step.is_there(); step.next(f.tiles)) {
+            for (noted_steps<T, Call> step(f, at); step.is_there(); step.next(f.tiles)) {
                 copy_step(queries, d_o, step.describe(at, fetched, memory.buffer_bit(n)), step.tile);
             }
         });

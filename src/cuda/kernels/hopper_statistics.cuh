@@ -150,16 +150,18 @@ template <class T, class Call> struct statistics_tile {
         return is_there(row) ? (sees(row) ? sum : 0) - (float)row_number(d_lse, s, h, row) : 0;
     }
 
-    /* Does some block of keys visit the tile? */
+    /* Does some block of keys visit the tile? A mask may leave none. */
     VERB bool is_visited() const
     {
         const int last = min((m + 1) * T::N, s.n_q) - 1;
-        return m * T::N < s.n_q && max(m * T::N + s.low, 0) <= min(last + s.high, s.n_k - 1);
+        return m * T::N < s.n_q && max(m * T::N + s.low, 0) <= min(last + s.high, s.n_k - 1) &&
+               (f.x.classes == nullptr || shows_any<T>(f.x, s, h, m * T::N));
     }
-    /* zero: 0 or minus 0. */
-    VERB void clear(const output &out, float zero) const
+    /* Zeros times the scale, as a tile has them that is visited. */
+    VERB void clear(const output &out) const
     {
         const int rows = f.p.flags & AG_PACKED ? s.n_q : (int)f.p.Nq;
+        const float zero = mul_rn(0.0f, (float)f.p.scale);
         for (int i = (int)threadIdx.x; i < T::N * f.p.Dk; i += 256) {
             const int row = m * T::N + i / f.p.Dk;
             if (row < rows) {
@@ -210,20 +212,13 @@ template <class T> struct tile_statistics : statistics_tile<T, agi_hopper_ring> 
             }
         }
     }
-    /* Does some block of keys visit the tile? A mask may leave none. */
-    VERB bool is_visited() const
-    {
-        return base::is_visited() &&
-               (f.x.classes == nullptr || shows_any<T>(f.x, base::s, base::h, m * T::N));
-    }
     VERB void run() const
     {
         if (base::begin()) {
             put_rows();
         }
-        if (!is_visited()) { /* a tile that is visited has zeros times the scale */
-            base::clear({&f.p.a.dq, f.p.grad_dtype, (f.p.a.accumulate & AG_ACC_DQ) != 0},
-                        mul_rn(0.0f, (float)f.p.scale));
+        if (!base::is_visited()) {
+            base::clear({&f.p.a.dq, f.p.grad_dtype, (f.p.a.accumulate & AG_ACC_DQ) != 0});
         }
     }
 };
@@ -277,7 +272,7 @@ template <class T> struct tile_second_statistics : statistics_tile<T, agi_hopper
             put_rows();
         }
         if (!base::is_visited()) {
-            base::clear({&f.p.a.tdq, f.p.grad_dtype, (f.p.a.accumulate & AG_ACC_TDQ) != 0}, 0);
+            base::clear({&f.p.a.tdq, f.p.grad_dtype, (f.p.a.accumulate & AG_ACC_TDQ) != 0});
         }
     }
 };

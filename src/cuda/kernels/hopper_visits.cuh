@@ -1,5 +1,5 @@
-/* vjp in one kernel with a mask (hopper_ring.cu): the steps that the mask leaves, and who adds to a tile of dQ after
- * whom.
+/* vjp and vjp_jvp in one kernel with a mask (hopper_ring.cu, hopper_second_ring.cu): the steps that the mask leaves,
+ * and who adds to a tile of dQ or tdQ after whom.
  *
  * A step, a block of keys at a tile of queries, in which the mask shows no pair is left out: nothing of it is copied
  * or multiplied, and nobody waits for it. What is left keeps the order of hopper_walk.cuh, along a block's walk and at
@@ -7,8 +7,11 @@
  * block's steps before it and waits for the visits before it at its tile, in the whole walk without a circle, and so in
  * any part of it.
  *
- * hopper_visits writes a list for each block: its steps one after another, with how many blocks come before it at the
- * tile. The threads of hopper_ring that walk read lists, whose lines are in the cache, instead of the mask. */
+ * hopper_visits, or hopper_second_visits, writes a list for each block: its steps one after another, with how many
+ * blocks come before it at the tile. The threads that walk read lists, whose lines are in the cache, instead of the
+ * mask.
+ *
+ * Call: agi_hopper_ring or agi_hopper_second_ring. */
 #pragma once
 #include "cuda/kernels/hopper_mask.cuh"
 #include "cuda/kernels/hopper_walk.cuh"
@@ -19,7 +22,7 @@
 enum : uint32_t { VISIT_RANK = ring_note::MIXED << 2 };
 
 /* Of one block of keys at one head of queries. Heads that share a mask share lists. */
-VERB agi_hopper_visit *visits_of(const agi_hopper_ring &f, int64_t b, int h, int block)
+template <class Call> VERB agi_hopper_visit *visits_of(const Call &f, int64_t b, int h, int block)
 {
     const int heads = f.x.class_tiles[1];
     return f.visits + ((b * heads + min(h, heads - 1)) * f.key_blocks + block) * f.most_visits;
@@ -27,10 +30,12 @@ VERB agi_hopper_visit *visits_of(const agi_hopper_ring &f, int64_t b, int h, int
 
 /* ---- Classes of the mask, by tiles of queries and blocks of keys ---- */
 
+/* A tile of queries has whole tiles of the mask, or lies in one: then it may be visited though none of its own pairs is
+ * seen. */
 template <class T> struct tile_classes {
-    static_assert(T::N % AGI_HOPPER_CLASS == 0 && KEYS_OF_BLOCK == 2 * AGI_HOPPER_CLASS,
-                  "whole tiles of the mask");
-    static constexpr int ROWS = T::N / AGI_HOPPER_CLASS;
+    static_assert(T::N % AGI_HOPPER_CLASS == 0 || AGI_HOPPER_CLASS % T::N == 0, "none is cut");
+    static_assert(KEYS_OF_BLOCK == 2 * AGI_HOPPER_CLASS, "two classes are read at once");
+    static constexpr int ROWS = T::N < AGI_HOPPER_CLASS ? 1 : T::N / AGI_HOPPER_CLASS;
     const uint8_t *rows[ROWS];
 
     /* Of the tile of queries from `row` on. */
@@ -81,13 +86,13 @@ template <class T> VERB bool shows_any(const agi_hopper_features &x, const seque
 
 /* ---- hopper_visits: a warp per list ---- */
 
-template <class T> struct visit_finder {
-    const agi_hopper_ring &f;
+template <class T, class Call> struct visit_finder {
+    const Call &f;
     int h, block;
     int64_t b;
     key_walk<T> at;
 
-    VERB visit_finder(const agi_hopper_ring &call, int64_t list)
+    VERB visit_finder(const Call &call, int64_t list)
         : f(call), h((int)(list / f.key_blocks % f.x.class_tiles[1])), block((int)(list % f.key_blocks)),
           b(list / f.key_blocks / f.x.class_tiles[1])
     {
@@ -141,19 +146,19 @@ template <class T> struct visit_finder {
     }
 };
 
-template <class T> VERB void find_visits(const agi_hopper_ring &f)
+template <class T, class Call> VERB void find_visits(const Call &f)
 {
     const int64_t list = (int64_t)blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
     if (list < f.p.B * f.x.class_tiles[1] * f.key_blocks) {
-        visit_finder<T>(f, list).run();
+        visit_finder<T, Call>(f, list).run();
     }
 }
 
 /* ---- The steps of an item, read from its lists ---- */
 
 /* In the place of walk_steps. The step after this one is always known: the load has time while this one is made. */
-template <class T> struct listed_steps {
-    const agi_hopper_ring &f;
+template <class T, class Call> struct listed_steps {
+    const Call &f;
     const key_walk<T> &at;
     int row, head; /* the tile's first query, negative if there is no step; its head */
     int64_t tile;  /* among those of all sequences and heads */
@@ -162,8 +167,8 @@ template <class T> struct listed_steps {
     int head_ahead;
     const agi_hopper_visit *list;
 
-    VERB listed_steps(const agi_hopper_ring &call, const key_walk<T> &walk)
-        : f(call), at(walk), row(-1), ahead({-1, 0}), head_ahead(at.head)
+    VERB listed_steps(const Call &call, const key_walk<T> &walk)
+        : f(call), at(walk), row(-1), ahead({-1, 0}), head_ahead(at.head), list(nullptr)
     {
         if (at.tiles > 0) {
             open();
@@ -214,18 +219,18 @@ template <class T> struct listed_steps {
 };
 
 /* The steps of an item, and their ranks: made of the walk, or with a mask read from lists. */
-template <class T, bool LISTED = has_mask(T::FEATURES)> struct steps_of_item {
+template <class T, class Call, bool LISTED = has_mask(T::FEATURES)> struct steps_of_item {
     typedef walk_steps<T> steps;
     typedef visit_ranks<T> ranks;
 };
-template <class T> struct listed_ranks {
+template <class T, class Call> struct listed_ranks {
     const key_walk<T> &at;
-    VERB int of(const listed_steps<T> &step) const
+    VERB int of(const listed_steps<T, Call> &step) const
     {
         return (int)(step.about / VISIT_RANK);
     }
 };
-template <class T> struct steps_of_item<T, true> {
-    typedef listed_steps<T> steps;
-    typedef listed_ranks<T> ranks;
+template <class T, class Call> struct steps_of_item<T, Call, true> {
+    typedef listed_steps<T, Call> steps;
+    typedef listed_ranks<T, Call> ranks;
 };
