@@ -8,6 +8,7 @@
 #include "core/status.h"
 #include "cuda/boxes.h"
 #include "cuda/find_kernels.h"
+#include "cuda/hopper_launches.h"
 #include "cuda/launches.h"
 #include "cuda/pointers.h"
 #include "cuda/schedule.h"
@@ -299,7 +300,7 @@ static bool has_hopper(const ag_plan *plan, agi_hopper_map map, int32_t limit)
     if (map == AGI_hopper_dbias) {
         return agi_has(&plan->p, AG_BIAS) && agi_hopper_walk_of_bias(plan, limit).tiles > 0;
     }
-    const bool in_one = map == AGI_hopper_tdkdv && !(plan->flags & AG_INVARIANT) &&
+    const bool in_one = map == AGI_hopper_tdkdv && agi_hopper_may_have_ring(plan, AGI_VJP_JVP) &&
                         agi_hopper_choose(plan, AGI_hopper_second_ring, limit).kernel >= 0;
     return in_one || agi_hopper_choose(plan, map, limit).kernel >= 0;
 }

@@ -413,6 +413,28 @@ static void check_rings(void)
     }
 }
 
+/* With a mask vjp is in one kernel while the lists of its steps, tiles of queries by blocks of keys, are no larger than
+ * what grows with the queries and the keys alone. */
+static void check_lists_of_masks(void)
+{
+    static const struct {
+        int64_t rows;
+        uint32_t flags;
+        bool in_one;
+    } cases[] = {{1 << 19, AG_MASK, true}, {1 << 22, AG_MASK, false}, {1 << 22, 0, true}};
+    for (size_t n = 0; n < sizeof cases / sizeof cases[0]; n++) {
+        ag_plan plan = {.p = AG_PROBLEM_INIT};
+        plan.p.dtype = plan.p.out_dtype = plan.p.grad_dtype = plan.p.aux_dtype = AG_BF16;
+        plan.p.flags = cases[n].flags;
+        plan.p.q_len = plan.p.kv_len = cases[n].rows;
+        plan.p.dim_qk = plan.p.dim_v = 64;
+        for (int axis = 0; axis < 4; axis++) {
+            plan.p.mask_size[axis] = axis == 3 ? cases[n].rows : 1;
+        }
+        CHECK_INT(agi_hopper_may_have_ring(&plan, AGI_VJP), cases[n].in_one);
+    }
+}
+
 int main(void)
 {
     static const ag_dtype dtypes[] = {AG_F64, AG_F32, AG_F16, AG_BF16};
@@ -420,6 +442,7 @@ int main(void)
     check_all_splits();
     check_too_many_blocks();
     check_rings();
+    check_lists_of_masks();
     for (int n = 0; n < 4; n++) {
         check_choices(dtypes[n], LIMIT_SMALL);
         check_choices(dtypes[n], LIMIT_LARGE);
