@@ -427,6 +427,7 @@ static void check_lists_of_masks(void)
         ag_plan plan = {.p = AG_PROBLEM_INIT};
         plan.p.dtype = plan.p.out_dtype = plan.p.grad_dtype = plan.p.aux_dtype = AG_BF16;
         plan.p.flags = cases[n].flags;
+        plan.p.batch = plan.p.heads = plan.p.kv_heads = 1;
         plan.p.q_len = plan.p.kv_len = cases[n].rows;
         plan.p.dim_qk = plan.p.dim_v = 64;
         for (int axis = 0; axis < 4; axis++) {
