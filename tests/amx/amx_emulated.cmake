@@ -43,7 +43,7 @@ endforeach()
 
 # The tests that use AMX. Of random_problems, only few problems do.
 set(amx_tests)
-foreach(name accuracy empty_rows error_rule extremes feature_pairs_bf16 given_o invariant isa kernels_f32
+foreach(name accuracy bad_values empty_rows error_rule extremes feature_pairs_bf16 given_o invariant isa kernels_f32
         low_halves low_precision masking memory_limits nn_formula nn_invariant nn_low nn_rules nn_second nn_train packed
         random_problems strides threads units_gemm wide_outputs)
     if(TARGET test_${name})

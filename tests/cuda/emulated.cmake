@@ -132,14 +132,14 @@ target_link_libraries(fake_driver_computes PRIVATE emulated_kernels attngrad_sta
 set_target_properties(fake_driver_computes PROPERTIES LINKER_LANGUAGE CXX)
 
 # Tests of the maps on the emulated kernels, short in `make test`, whole in `make test-all`.
-foreach(name empty_rows extremes given_o invariant jvp_jvp low_halves merge packed strides)
+foreach(name bad_values empty_rows extremes given_o invariant jvp_jvp low_halves merge packed strides)
     add_cuda_program(cuda_${name} $<TARGET_OBJECTS:test_${name}>)
     add_attngrad_test(cuda_${name} ${CMAKE_COMMAND} -E env AG_TEST_COUNT=20 $<TARGET_FILE:cuda_${name}>)
     add_long_test(cuda_${name} $<TARGET_FILE:cuda_${name}>)
 endforeach()
 
 # The table sm90 where rows see nothing and sinks are huge; the range of its float32, and its scores.
-foreach(name empty_rows extremes float32_floor)
+foreach(name bad_values empty_rows extremes float32_floor)
     add_attngrad_test(cuda_hopper_${name} ${CMAKE_COMMAND} -E env EMULATED_HOPPER=1 AG_TEST_COUNT=20
         $<TARGET_FILE:cuda_${name}>)
     add_long_test(cuda_hopper_${name} ${CMAKE_COMMAND} -E env EMULATED_HOPPER=1 $<TARGET_FILE:cuda_${name}>)

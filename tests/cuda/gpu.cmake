@@ -16,8 +16,8 @@ endfunction()
 
 # The tests of the maps on copies of their arrays in the GPU's memory. The long ones first; of random_problems half.
 foreach(name random_problems invariant error_rule low_precision feature_pairs_bf16 feature_pairs_f32 strides
-        empty_rows extremes finite_differences given_d given_o identities jvp_jvp low_halves low_halves_calls merge
-        offsets packed)
+        bad_values empty_rows extremes finite_differences given_d given_o identities jvp_jvp low_halves low_halves_calls
+        merge offsets packed)
     set(count)
     if(name STREQUAL random_problems)
         set(count ${CMAKE_COMMAND} -E env AG_TEST_COUNT=200)
