@@ -8,7 +8,7 @@
 #include "core/status.h"
 #include "cuda/boxes.h"
 #include "cuda/find_kernels.h"
-#include "cuda/hopper_launches.h"
+#include "cuda/hopper_workspace.h"
 #include "cuda/launches.h"
 #include "cuda/pointers.h"
 #include "cuda/schedule.h"

@@ -35,139 +35,6 @@ bool agi_hopper_draws_tiles(const agi_cuda_job *j)
            (lengths || agi_has(j->p, AG_CAUSAL | AG_WINDOW | AG_PACKED | AG_MASK));
 }
 
-/* ---- The workspace ---- */
-
-static agi_hopper_map ring_of(agi_map map)
-{
-    return map == AGI_VJP_JVP ? AGI_hopper_second_ring : AGI_hopper_ring;
-}
-
-/* Blocks of keys of a head. */
-static int64_t key_blocks(const ag_problem *p)
-{
-    return agi_cuda_divide_up(p->kv_len, AGI_HOPPER_RING_KEYS);
-}
-
-/* Steps of a block of keys at one head, and one more for the end of its list. */
-static int64_t most_visits(const ag_problem *p, int64_t tile)
-{
-    return agi_cuda_divide_up(p->q_len, tile) + 1;
-}
-/* Of all blocks and heads of a mask. */
-static int64_t visits_of_mask(const ag_problem *p, int64_t tile)
-{
-    return agi_saturating_product(p->batch, p->mask_size[1], key_blocks(p), most_visits(p, tile));
-}
-
-static int64_t ring_channels(const ag_problem *p)
-{
-    return p->dim_qk > 64 || p->dim_v > 64 ? 128 : 64;
-}
-/* Numbers of the sums of dQ or tdQ. */
-static int64_t ring_sums(const ag_problem *p, int64_t tile)
-{
-    return agi_saturating_product(p->heads, agi_hopper_tiles(p, tile), tile, ring_channels(p));
-}
-
-/* The steps that a mask leaves are as many as tiles of queries times blocks of keys: beyond some million keys they
- * would take more memory than the sums and a float32 copy of K, and a call has memory of the order of its tensors
- * alone. */
-static bool lists_fit(const ag_problem *p, agi_hopper_choice choice)
-{
-    const int64_t visits = choice.features & AGI_HAS_MASK ? visits_of_mask(p, choice.tile) : 0;
-    const int64_t keys =
-        agi_has(p, AG_PACKED) ? p->kv_total : agi_saturating_product(p->batch, p->kv_len, 1, 1);
-    const int64_t numbers_of_visit = (int64_t)(sizeof(agi_hopper_visit) / sizeof(float));
-    return visits <= ring_sums(p, choice.tile) / numbers_of_visit +
-                         agi_saturating_product(keys, p->kv_heads, p->dim_qk, 1) / numbers_of_visit;
-}
-
-/* vjp and vjp_jvp in one kernel: a plan may have it if its table is not sm80. It sums dQ or tdQ over the keys in an
- * order that depends on the lengths, so not with AG_INVARIANT. */
-bool agi_hopper_may_have_ring(const ag_plan *plan, agi_map map)
-{
-    if ((map != AGI_VJP && map != AGI_VJP_JVP) || plan->isa == AG_ISA_SM80 || plan->flags & AG_INVARIANT) {
-        return false;
-    }
-    const agi_hopper_choice choice = agi_hopper_choose(plan, ring_of(map), INT32_MAX);
-    return choice.kernel >= 0 && lists_fit(&plan->p, choice);
-}
-
-/* Distances of ALiBi and table: what a tile may need behind the ends of a sequence too. */
-static int64_t relative_width(const ag_problem *p)
-{
-    return p->q_len + p->kv_len + 2 * AGI_HOPPER_PAD;
-}
-
-void agi_hopper_lay_out_ring(agi_cuda_layout *x, agi_arena *arena, const ag_plan *plan, agi_map map)
-{
-    const ag_problem *p = &plan->p;
-    const agi_hopper_choice choice = agi_hopper_choose(plan, ring_of(map), INT32_MAX);
-    const int64_t tiles = agi_saturating_product(p->heads, agi_hopper_tiles(p, choice.tile), 1, 1);
-    const bool has_rest = (choice.features & AGI_HAS_BIAS) != 0;
-    const int64_t numbers[3] = {map == AGI_VJP ? 1 : 4, map == AGI_VJP, has_rest}; /* of a row */
-    for (int n = 0; n < 3; n++) {
-        if (numbers[n] > 0) {
-            x->ring_rows[n] =
-                agi_take(arena, agi_saturating_product(tiles, choice.tile, numbers[n], 1), sizeof(float));
-        }
-    }
-    x->ring_sums = agi_take(arena, ring_sums(p, choice.tile), sizeof(float));
-    x->ring_passes = agi_take(arena, agi_saturating_product(tiles, 2, 1, 1) + 1, sizeof(int32_t));
-    if (choice.features & AGI_HAS_MASK) {
-        x->ring_visits = agi_take(arena, visits_of_mask(p, choice.tile), sizeof(agi_hopper_visit));
-    }
-    if (map == AGI_VJP_JVP && agi_has(p, AG_TABLE)) {
-        x->relative_tangents =
-            agi_take(arena, agi_saturating_product(p->batch, p->heads, relative_width(p), 1), sizeof(float));
-    }
-}
-
-/* Tiles of a mask along an axis; one: it is the same there. */
-static int64_t class_tiles(const ag_problem *p, int axis, bool one)
-{
-    switch (axis) {
-    case 3: return agi_cuda_divide_up(p->kv_len, 4 * AGI_HOPPER_CLASS) * 4;
-    case 2: return one ? 1 : agi_cuda_divide_up(p->q_len, AGI_HOPPER_CLASS);
-    default: return one ? 1 : p->mask_size[axis];
-    }
-}
-
-/* What the kernels of a feature set read. */
-void agi_hopper_lay_out_features(agi_hopper_features *x, agi_arena *arena, const ag_plan *plan)
-{
-    const ag_problem *p = &plan->p;
-    const uint32_t features = agi_hopper_choose(plan, AGI_hopper_forward, INT32_MAX).features;
-    x->relative_width = relative_width(p);
-    x->live_width = agi_cuda_divide_up(p->kv_len + AGI_HOPPER_PAD, 32) * 32;
-    if (features & AGI_HAS_RELATIVE) {
-        x->relative =
-            agi_take(arena, agi_saturating_product(p->batch, p->heads, x->relative_width, 1), sizeof(float));
-    }
-    if (features & (AGI_HAS_BIAS | AGI_HAS_MASK)) {
-        x->live = agi_take(arena, agi_saturating_product(p->batch, p->kv_heads, x->live_width, 1), 1);
-    }
-    if (features & AGI_HAS_MASK) {
-        const int64_t rows = class_tiles(p, 2, p->mask_size[2] == 1);
-        x->classes = agi_take(
-            arena, agi_saturating_product(p->mask_size[0], p->mask_size[1], rows, class_tiles(p, 3, false)),
-            1);
-    }
-}
-
-void agi_hopper_lay_out_jvp(agi_cuda_layout *x, agi_arena *arena, const ag_plan *plan)
-{
-    const ag_problem *p = &plan->p;
-    const agi_hopper_choice choice = agi_hopper_choose(plan, AGI_hopper_jvp, INT32_MAX);
-    if (choice.features != 0) {
-        agi_hopper_lay_out_features(&x->features, arena, plan);
-    }
-    if (choice.features & AGI_HAS_RELATIVE && agi_has(p, AG_TABLE)) {
-        x->relative_tangents =
-            agi_take(arena, agi_saturating_product(p->batch, p->heads, relative_width(p), 1), sizeof(float));
-    }
-}
-
 /* ---- Tensor maps ---- */
 
 static void make_map(agi_cuda_job *j, agi_cuda_box_view *view, int32_t rows, agi_cuda_tensor_map *map)
@@ -244,7 +111,7 @@ static void emit_classes(agi_cuda_job *j)
     const ag_tensor *mask = &j->k.a.mask;
     int64_t tiles = 1;
     for (int axis = 0; axis < 4; axis++) {
-        const int64_t n = class_tiles(j->p, axis, mask->strides[axis] == 0);
+        const int64_t n = agi_hopper_class_tiles(j->p, axis, mask->strides[axis] == 0);
         x->class_tiles[axis] = (int32_t)n;
         tiles = agi_saturating_product(tiles, n, 1, 1);
     }
@@ -459,7 +326,7 @@ bool agi_hopper_has_ring(const agi_cuda_job *j)
     const bool of_keys = map == AGI_VJP ? a->dk.data != NULL || a->dv.data != NULL
                                         : a->tdk.data != NULL || a->tdv.data != NULL;
     return agi_hopper_may_have_ring(j->plan, map) && of_queries && of_keys &&
-           agi_hopper_choose(j->plan, ring_of(map), j->device->shared_limit).kernel >= 0 &&
+           agi_hopper_choose(j->plan, agi_hopper_ring_of(map), j->device->shared_limit).kernel >= 0 &&
            agi_hopper_rings(j->p, j->device->ring_most).blocks <= j->device->processors;
 }
 
@@ -482,7 +349,7 @@ static void emit_visits(agi_cuda_job *j, agi_hopper_map map, const void *f, size
     enum { LISTS_OF_BLOCK = 8 };
     const agi_hopper_choice choice = agi_hopper_choose(j->plan, map, j->device->shared_limit);
     const int64_t lists =
-        agi_saturating_product(j->p->batch, j->features.class_tiles[1], key_blocks(j->p), 1);
+        agi_saturating_product(j->p->batch, j->features.class_tiles[1], agi_hopper_key_blocks(j->p), 1);
     agi_cuda_emit(j, choice.kernel, agi_cuda_divide_up(lists, LISTS_OF_BLOCK), f, bytes, false);
 }
 
@@ -530,8 +397,8 @@ static void set_ring(agi_cuda_job *j, agi_hopper_ring *f, const agi_hopper_backw
     f->passes = j->x->ring_passes;
     f->tickets = f->passes + 2 * j->p->heads * f->tiles;
     f->visits = j->x->ring_visits;
-    f->key_blocks = (int32_t)key_blocks(j->p);
-    f->most_visits = (int32_t)most_visits(j->p, choice.tile);
+    f->key_blocks = (int32_t)agi_hopper_key_blocks(j->p);
+    f->most_visits = (int32_t)agi_hopper_most_visits(j->p, choice.tile);
     f->scale_log2 = (float)(j->p->scale * 1.4426950408889634);
     f->is_ring = rings.is_ring;
     f->ring = rings.blocks;
@@ -610,16 +477,6 @@ void agi_hopper_emit_vjp(agi_cuda_job *j)
 }
 
 /* ---- The gradient of the bias ---- */
-
-void agi_hopper_lay_out_bias_sums(agi_cuda_layout *x, agi_arena *arena, const ag_plan *plan)
-{
-    const ag_problem *p = &plan->p;
-    const agi_hopper_bias_walk walk = agi_hopper_walk_of_bias(plan, INT32_MAX);
-    if (walk.parts > 1 && plan->isa != AG_ISA_SM80) {
-        const int64_t numbers = agi_saturating_product(p->bias_size[0], p->bias_size[1], p->q_len, p->kv_len);
-        x->bias_sums = agi_take(arena, agi_saturating_product(walk.parts, numbers, 1, 1), sizeof(float));
-    }
-}
 
 bool agi_hopper_has_bias_gradient(const agi_cuda_job *j)
 {
@@ -714,8 +571,8 @@ static void set_second_ring(agi_cuda_job *j, agi_hopper_second_ring *f, int32_t 
     f->passes = j->x->ring_passes;
     f->tickets = f->passes + 2 * j->p->heads * f->tiles;
     f->visits = j->x->ring_visits;
-    f->key_blocks = (int32_t)key_blocks(j->p);
-    f->most_visits = (int32_t)most_visits(j->p, tile);
+    f->key_blocks = (int32_t)agi_hopper_key_blocks(j->p);
+    f->most_visits = (int32_t)agi_hopper_most_visits(j->p, tile);
     f->scale_log2 = (float)(j->p->scale * 1.4426950408889634);
     f->is_ring = rings.is_ring;
     f->ring = rings.blocks;

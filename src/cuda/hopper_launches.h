@@ -2,24 +2,17 @@
 #ifndef AGI_CUDA_HOPPER_LAUNCHES_H
 #define AGI_CUDA_HOPPER_LAUNCHES_H
 
-#include "cuda/job.h"
+#include "cuda/hopper_workspace.h"
 
 /* Are the map's kernels those of the table sm90? */
 bool agi_hopper_serves_call(const agi_cuda_job *j);
 
-/* vjp or vjp_jvp in one kernel: may the plan have it, and its part of the workspace; does this call have it? */
-bool agi_hopper_may_have_ring(const ag_plan *plan, agi_map map);
-void agi_hopper_lay_out_ring(agi_cuda_layout *x, agi_arena *arena, const ag_plan *plan, agi_map map);
+/* Has the call vjp or vjp_jvp in one kernel? */
 bool agi_hopper_has_ring(const agi_cuda_job *j);
 
-/* The gradient of the bias: its part of the workspace; does this call have it from the table sm90? After vjp. */
-void agi_hopper_lay_out_bias_sums(agi_cuda_layout *x, agi_arena *arena, const ag_plan *plan);
+/* The gradient of the bias: has the call it from the table sm90? After vjp. */
 bool agi_hopper_has_bias_gradient(const agi_cuda_job *j);
 void agi_hopper_emit_bias_gradient(agi_cuda_job *j);
-
-/* The part of the workspace of forward, vjp and vjp_jvp with features of the score; that of jvp. */
-void agi_hopper_lay_out_features(agi_hopper_features *x, agi_arena *arena, const ag_plan *plan);
-void agi_hopper_lay_out_jvp(agi_cuda_layout *x, agi_arena *arena, const ag_plan *plan);
 
 /* Do tiles of forward differ in length, so that blocks draw them one by one? */
 bool agi_hopper_draws_tiles(const agi_cuda_job *j);

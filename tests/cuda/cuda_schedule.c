@@ -1,7 +1,7 @@
 /* The choice of kernels on the host: every kernel fits its device, every head size has one, the parameters of a launch
  * fit every driver, and blocks that wait for each other fit the device. */
 #include "cuda/device.h"
-#include "cuda/hopper_launches.h"
+#include "cuda/hopper_workspace.h"
 #include "cuda/schedule.h"
 #include "test.h"
 
