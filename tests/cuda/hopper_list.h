@@ -128,6 +128,11 @@ static const struct hopper_problem hopper_list[] = {
     {"b3 h2 q200 k130 d24 bf16 bias=bhqk window=40,9", FIRST_ORDER | WITH_LENGTHS},
     {"b9 h1 q70 k70 d64 bf16 bias=11qk", FIRST_ORDER | FAR_BIAS | INVARIANT},
     {"b2 h2 kv1 q80 k200 d64 f16 bias=11qk causal", FIRST_ORDER | NOT_A_NUMBER},
+    /* a sink that outweighs the keys: rows that see some of them, beside such that see none */
+    {"h1 q70 k90 d64 bf16 sink mask=11qk", HEAVY_SINK},
+    {"h1 q70 k90 d128 bf16 sink mask=11qk", HEAVY_SINK | INVARIANT},
+    {"h2 kv1 q140 k148 d64 bf16 bias=11qk sink", HEAVY_SINK | HIDING_BIAS},
+    {"h1 q70 k130 d128 bf16 bias=11qk mask=11qk sink causal", HEAVY_SINK},
     /* vjp_jvp with masks, every tile mixed: rings and bands, axes that are the same all along, absent tangents */
     {"h4 kv2 q200 k400 d64 bf16 mask=1hqk", SHORT_RINGS},
     {"b2 h2 kv1 q100 k150 d128 f16 mask=b1qk causal align=bottom-right", WITHOUT_TK},

@@ -36,7 +36,8 @@ enum {
     MASK_SPARSE = 1 << 17, /* about one of eight tiles of 128 x 128 is seen; with MASK_BY_TILES's NaN */
     MASK_OF_HEAD_EMPTY = 1 << 18, /* beside these: the second head of the mask sees nothing */
     WITHOUT_TERMS = 1 << 19,      /* tangents of bias and table are absent */
-    MASK_OF_HALVES = 1 << 20      /* with MASK_BY_TILES: mixed tiles show nothing to their last 32 queries */
+    MASK_OF_HALVES = 1 << 20,     /* with MASK_BY_TILES: mixed tiles show nothing to their last 32 queries */
+    HEAVY_SINK = 1 << 21 /* beside the sink the keys' weights are lost in float32, but not their gradients */
 };
 
 struct hopper_problem {
@@ -156,6 +157,13 @@ static inline void lower_bias(struct arrays *x)
         bias[agc_arrays_index(x, T_BIAS, 0, 0, p->q_len / 2, j)] = MINUS_1E9;
     }
 }
+/* To 25, in bfloat16. */
+static inline void raise_sink(struct arrays *x)
+{
+    for (int64_t n = 0; n < x->count[T_SINK]; n++) {
+        ((uint16_t *)x->data[T_SINK])[n] = 0x41c8;
+    }
+}
 static inline void hide_by_bias(struct arrays *x)
 {
     const ag_problem *p = ag_plan_problem(x->plan);
@@ -238,6 +246,9 @@ static inline void make_hopper_problem(struct arrays *x, const struct hopper_pro
     clear_tangents(x, problem->with);
     if (problem->with & FAR_BIAS) {
         lower_bias(x);
+    }
+    if (problem->with & HEAVY_SINK) {
+        raise_sink(x);
     }
     if (problem->with & HIDING_BIAS) {
         hide_by_bias(x);

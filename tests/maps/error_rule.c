@@ -41,6 +41,12 @@ static void heavy_sinks(struct arrays *x)
     free(sink);
 }
 
+static void sink_of_25(struct arrays *x)
+{
+    double sink = 25;
+    agc_arrays_write(x, T_SINK, &sink);
+}
+
 static void tangent_is_q(struct arrays *x)
 {
     double *q = test_read(x, T_Q);
@@ -75,6 +81,7 @@ static void test_list(const char *dtype)
         {"h2 q24 k32 d16 softcap=0.5 scale=2", NULL},
         {"h4 q20 k24 d16 sink causal", heavy_sinks},
         {"h4 q20 k24 d16 sink mask=11qk", heavy_sinks},
+        {"h1 q20 k24 d16 sink mask=11qk", sink_of_25},
     };
     for (size_t n = 0; n < sizeof list / sizeof list[0]; n++) {
         snprintf(text, sizeof text, "%s %s", list[n].words, dtype);
@@ -139,6 +146,7 @@ static void test_large_errors_of_tiles(const char *dtype)
         {"h4 q200 k300 d64 sink causal", heavy_sinks},
         {"h4 q100 k300 d128 sink causal", heavy_sinks},
         {"h4 q100 k300 d64 sink mask=11qk", heavy_sinks},
+        {"h1 q100 k300 d64 sink mask=11qk", sink_of_25},
         {"h1 q130 k200 d256 scale=600 out=f32", NULL},
         {"h2 q130 k300 d200 sink", heavy_sinks},
     };

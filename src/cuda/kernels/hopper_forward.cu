@@ -2,12 +2,13 @@
  * that it sees to the first.
  *
  * Warpgroup 0 copies (hopper_forward_copies.cuh): one of its threads asks for each tile of Q, K and V as soon as a slot
- * is free, in one stream over the borders of tiles of queries. The others compute, 64 queries each: S = Q K^T of the next tile and O' += P V
- * of this one are given to the tensor cores together, and while they run the weights of the next tile are made. A turn
- * is passed on from warpgroup to warpgroup, so that one makes weights while another multiplies. The first scores of
- * the next queries are made while O of these is stored, if there is room for two tiles of queries. Four warpgroups need
- * neither, as some of them always make weights; of the tiles of keys each leaves out those behind its own queries. A
- * bias that the copy engine can read comes with K, and is in registers before the scores are.
+ * is free, in one stream over the borders of tiles of queries. The others compute, 64 queries each: S = Q K^T of the
+ * next tile and O' += P V of this one are given to the tensor cores together, and while they run the weights of the
+ * next tile are made. A turn is passed on from warpgroup to warpgroup, so that one makes weights while another
+ * multiplies. The first scores of the next queries are made while O of these is stored, if there is room for two tiles
+ * of queries. Four warpgroups need neither, as some of them always make weights; of the tiles of keys each leaves out
+ * those behind its own queries. A bias that the copy engine can read comes with K, and is in registers before the
+ * scores are.
  *
  * Weights are 2^(S rate - u), u = m rate rounded, with m the row's largest score so far; what was summed before shrinks
  * by 2^(u_old - u). float16's are larger by 2^14, its range, in O' and in l alike. Scores are the products Q K^T, and
@@ -141,7 +142,7 @@ template <class T> struct forward_consumer {
             sum[0] = sum[1] = threadIdx.x % 4 == 0 ? of_sink : 0;
         }
     }
-    /* Of a row whose maximum m is the sink. Where u is rounded by more than weights can take, which only sinks do: 1. */
+    /* Of a row whose maximum m is the sink; 1 where u is rounded by more than weights can take, which only sinks do. */
     VERB float sink_weight(float m) const
     {
         const float u = exponent(m);
@@ -403,8 +404,8 @@ template <class T> struct forward_consumer {
         }
         start_scores(x, keys + skipped);
     }
-    /* How many of the first tiles of keys no query of the warpgroup sees; the last tile of all is always visited. While it
-     * passes over K, their values stay in their slots. */
+    /* How many of the first tiles of keys no query of the warpgroup sees; the last tile of all is always visited. While
+     * it passes over K, their values stay in their slots. */
     VERB int keys_behind(const query_block<T> &of) const
     {
         const int seen = min(of.row + w * 64 + 64 + of.s.high, of.s.n_k); /* keys up to there */
@@ -534,8 +535,8 @@ template <class T> struct forward_consumer {
     {
         return row + 8 * half < at->s.n_q;
     }
-    /* L = ln2 (u + log2 l), freed of what rounding the rate did to m. If no key weighs anything it is the sink's logit, to
-     * the last bit: so vjp knows such rows. Of four threads with the same rows two store one each. */
+    /* L = ln2 (u + log2 l), freed of what rounding the rate did to m; if the keys change nothing of the sink's weight,
+     * the sink's. Of four threads with the same rows two store one each. */
     VERB void store_lse() const
     {
         const int half = (int)threadIdx.x % 4, r = row + 8 * half;
@@ -545,13 +546,16 @@ template <class T> struct forward_consumer {
         const float most = half == 0 ? top[0] : top[1], l = half == 0 ? sum[0] : sum[1];
         const bool met = !HIDES || (half == 0 ? seen[0] : seen[1]) || !(l == l);
         const bool sees = max(r + at->s.low, 0) < min(r + at->s.high + 1, at->s.n_k) && met;
-        const double ln2 = 0.6931471805599453, m = most, unit = scaled ? 1 : f.p.scale;
+        const double ln2 = 0.6931471805599453, m = most, unit = scaled ? 1 : f.p.scale, logit = sink();
         const bool by_keys = sees && (most > first_top() || l != sink_weight(most));
         const double L =
             by_keys ? m * (unit - ln2 * (double)rate) + ln2 * ((double)exponent(most) + (double)log2f(l))
-                    : (double)sink();
+                    : logit;
+        const bool has_lse = exists(half) && (l != 0 || !by_keys);
         store_row(f.p, f.p.a.lse, AG_ACC_LSE, {at->s, at->h}, r,
-                  exists(half) && (l != 0 || !by_keys) ? L : -(double)INFINITY);
+                  !has_lse     ? -(double)INFINITY
+                  : L == logit ? lse_of_sink(logit, sees)
+                               : L);
     }
 
     /* Two numbers of O, or what rounding takes from them. */

@@ -37,7 +37,7 @@ template <class T> struct planes_consumer : query_consumer<T, 2> {
     const agi_hopper_planes &f;
     float O[T::D / 2];
     uint32_t W[F::PLANES][T::N / 4]; /* the weights as operands */
-    long_sum<T> all[2];              /* l */
+    long_sum<T> all[2];              /* l without the sink */
     float keep[2];                   /* O' before the last tile shrinks by it */
     float q_inverse, v_inverse;      /* of the queries; of V in the last tile */
 
@@ -47,8 +47,8 @@ template <class T> struct planes_consumer : query_consumer<T, 2> {
     {
         const int row = min(at.row + w * 64, at.s.n_q - 1);
         q_inverse = inverse_at(AGI_CUDA_Q, at.h * p.q_rows + at.s.q_copy, row, at.s.n_q);
-        all[0].begin(base::sum[0]);
-        all[1].begin(base::sum[1]);
+        all[0].begin(0);
+        all[1].begin(0);
 #pragma unroll
         for (int i = 0; i < T::D / 2; i++) {
             O[i] = 0;
@@ -262,8 +262,8 @@ template <class T> struct planes_consumer : query_consumer<T, 2> {
         float inverse[2];
 #pragma unroll
         for (int half = 0; half < 2; half++) {
-            const float l = row_sum(all[half].value());
-            base::store_lse(half, l, 0);
+            const float keys = row_sum(all[half].value()), l = keys + base::weight_of_sink(half, 0);
+            base::store_lse(half, keys, 0);
             inverse[half] = base::exists(half) && base::sees_keys(half) && l != 0 ? 1 / l : 0;
         }
 #pragma unroll

@@ -1,8 +1,8 @@
 /* jvp on Hopper: O and its tangent tO, L and its tangent mu. hopper_queries.cuh has what it shares with forward.
  *
  * For each tile of keys S = Q K^T and U = tQ K^T + Q tK^T are multiplied, then O' += P V and
- * T' += P tV + (P o (tS - r)) V, with tS = scale U. A tile has as many keys as there are registers for S and U beside O'
- * and T'. r is a number for each row, near the mean of tS under P, so that nothing cancels in
+ * T' += P tV + (P o (tS - r)) V, with tS = scale U. A tile has as many keys as there are registers for S and U beside
+ * O' and T'. r is a number for each row, near the mean of tS under P, so that nothing cancels in
  *
  *     mu = r + a / l,   tO = T' / l - (mu - r) O,   a = sum of P (tS - r)
  *
@@ -13,8 +13,8 @@
  *
  * Sets of score features: what scores need beside the products is found while these run. With a softcap, where tS =
  * phi' scale U, S waits for U. The tangents of bias and table are added to tS. Dropout takes pairs from P and
- * P o (tS - r) as they multiply V and tV; l and a have all of them. What a hidden pair has in U, or in a bias's tangent,
- * may be anything: where P is 0, P (tS - r) is. */
+ * P o (tS - r) as they multiply V and tV; l and a have all of them. What a hidden pair has in U, or in a bias's
+ * tangent, may be anything: where P is 0, P (tS - r) is. */
 #include "cuda/kernels/hopper_queries.cuh"
 
 constexpr float FAR_FROM_MEAN = 4;
@@ -296,14 +296,17 @@ template <class T> struct jvp_consumer : query_consumer<T, 2> {
         hold(P);
 #pragma unroll
         for (int half = 0; half < 2; half++) {
-            const float a = row_sum(tangent[half] + of_tile[half]), l = row_sum(sum[half]);
+            const float of_sink = base::weight_of_sink(half, raise_of(half));
+            const float l = row_sum(sum[half]) + of_sink;
+            const float a = row_sum(tangent[half] + of_tile[half]);
             const bool sees = !MASKED || row_max(weights[half]) > 0;
             const bool moves = row_max(far[half] ? 1.0f : 0.0f) > 0 && fabsf(a) > limit[half] * l && sees;
             move[half] = moves ? a / l : 0;
             limit[half] = moves ? FAR_FROM_MEAN : limit[half];
             shift[half] += move[half];
-            tangent[half] -= move[half] * (sum[half] - weights[half]);
-            moved[half] -= move[half] * (sum[half] - weights[half]);
+            const float before = sum[half] - weights[half] + (threadIdx.x % 4 == 0 ? of_sink : 0);
+            tangent[half] -= move[half] * before;
+            moved[half] -= move[half] * before;
         }
 #pragma unroll
         for (int i = 0; i < T::N / 4; i++) {
@@ -483,13 +486,14 @@ template <class T> struct jvp_consumer : query_consumer<T, 2> {
         float inverse[2], mean[2]; /* 1 / l; mu - r as it multiplies O */
 #pragma unroll
         for (int half = 0; half < 2; half++) {
-            const float l = row_sum(sum[half]), a = row_sum(tangent[half]);
+            const float keys = row_sum(sum[half]), a = row_sum(tangent[half]);
+            const float l = keys + base::weight_of_sink(half, raise_of(half));
             const bool sees = base::sees_keys(half);
             const double mu = l == 0 ? 0 : (double)shift[half] + (sees ? (double)(a / l) : 0);
             inverse[half] = !sees || l == 0 ? 0 : 1 / l;
             mean[half] = (DROPS ? a : row_sum(moved[half])) * inverse[half];
             inverse[half] *= DROPS ? f.x.inverse_keep : 1;
-            base::store_lse(half, l, raise_of(half));
+            base::store_lse(half, keys, raise_of(half));
             base::store_statistic(f.p.a.mu, AG_ACC_MU, half, base::exists(half) ? mu : 0);
         }
 #pragma unroll

@@ -67,8 +67,8 @@ struct query_maps {
     const agi_cuda_tensor_map *q, *k, *v;
 };
 
-/* The coordinates of a matrix or of its tangent. A matrix that the call lacks has a channel outside of the tensor, where
- * boxes are zero. */
+/* The coordinates of a matrix or of its tangent. A matrix that the call lacks has a channel outside of the tensor,
+ * where boxes are zero. */
 struct operand_place {
     box_place place;
     int channel;
@@ -200,14 +200,14 @@ template <class T, int MATRICES> struct query_consumer {
     const query_block<T> &at;
     const query_memory<T, MATRICES> &memory;
     const int w, row;     /* of the warpgroup; the thread's first query, the other is row + 8 */
-    float top[2], sum[2]; /* m; the sum of the weights, spread over the four lanes of a row */
+    float top[2], sum[2]; /* m; the sum of the keys' weights, spread over the four lanes of a row */
 
     VERB query_consumer(const agi_cuda_params &call, const query_block<T> &block,
                         const query_memory<T, MATRICES> &shared, float raise)
         : p(call), at(block), memory(shared), w(uniform((int)threadIdx.x / 128 - 1)),
           row(block.row + (int)threadIdx.x / 32 * 16 - 64 + (int)threadIdx.x % 32 / 4)
     {
-        begin_rows(raise);
+        begin_rows();
     }
 
     /* Of a sink s in a row whose maximum m it is. */
@@ -221,13 +221,16 @@ template <class T, int MATRICES> struct query_consumer {
         return fabsf(m) > 0x1p28f;
     }
     /* The sink counts as a score without a value. */
-    VERB void begin_rows(float raise)
+    VERB void begin_rows()
     {
-        const bool there = p.a.sink.data != nullptr;
-        const float s = there ? sink_number(p.a.sink) : LOWEST, m = fminf(fmaxf(s, LOWEST), -LOWEST);
-        const float l = sink_weight(s, m, raise);
-        top[0] = top[1] = m;
-        sum[0] = sum[1] = there && threadIdx.x % 4 == 0 ? l : 0;
+        const float s = p.a.sink.data != nullptr ? sink_number(p.a.sink) : LOWEST;
+        top[0] = top[1] = fminf(fmaxf(s, LOWEST), -LOWEST);
+        sum[0] = sum[1] = 0;
+    }
+    /* Its weight, which is not in the sum: so keys that it outweighs are not lost in it. */
+    VERB float weight_of_sink(int half, float raise) const
+    {
+        return p.a.sink.data == nullptr ? 0 : sink_weight(sink_number(p.a.sink), top[half], raise);
     }
     VERB float sink_number(const ag_tensor &t) const
     {
@@ -394,17 +397,16 @@ template <class T, int MATRICES> struct query_consumer {
             store_row(p, t, bit, {at.s, at.h}, row + 8 * half, x);
         }
     }
-    /* L = m + log l, l freed of what rounding u put into the weights. If no key weighs anything it is the sink's logit, to
-     * the last bit: so vjp knows such rows. */
-    VERB void store_lse(int half, float l, float raise) const
+    /* L = m + log l, l freed of what rounding u put into the weights. keys: their part of l. */
+    VERB void store_lse(int half, float keys, float raise) const
     {
         const double m = top[half], excess = m * (double)LOG2_E - (double)exponent(top[half], raise);
-        const float sink = p.a.sink.data == nullptr ? -INFINITY : sink_number(p.a.sink);
-        const bool by_keys =
-            sees_keys(half) && (top[half] > sink || l != sink_weight(sink, top[half], raise));
-        const double L = by_keys ? m + (log((double)l) - excess * 0.6931471805599453) : sink;
+        const double sink = p.a.sink.data == nullptr ? -INFINITY : sink_number(p.a.sink);
+        const double of_sink = weight_of_sink(half, raise), l = (double)keys + of_sink;
+        const bool sees = sees_keys(half) && keys != 0;
+        const double L = sees && l != of_sink ? m + (log(l) - excess * 0.6931471805599453) : sink;
         store_statistic(p.a.lse, AG_ACC_LSE, half,
-                        exists(half) && (l != 0 || !by_keys) ? L : -(double)INFINITY);
+                        exists(half) ? (L == sink ? lse_of_sink(sink, sees) : L) : -(double)INFINITY);
     }
 
     /* May the block's rows be stored in boxes? Behind the end of a packed sequence the next one begins. */
