@@ -177,13 +177,13 @@ def test_autocast_derivatives():
 
 def test_nothing_to_attend_to():
     """No sequences, no queries, no keys: shapes of the results, zeros where nothing is seen."""
-    for shape, keys in (((0, 2, 4, 8), 4), ((2, 2, 0, 8), 4), ((2, 2, 4, 8), 0)):
-        q = draw(*shape).to(DEVICE).requires_grad_()
-        k = draw(shape[0], 2, keys, 8).to(DEVICE).requires_grad_()
-        o = sdpa(q, k, k)
-        gradients = torch.autograd.grad(o.sum(), (q, k))
-        assert o.shape == q.shape and all(g.shape == x.shape for g, x in zip(gradients, (q, k), strict=True))
-        assert keys > 0 or not o.any()
+    for queries, keys, channels, dtype in ((4, 4, 8, torch.float64), (100, 130, 64, torch.bfloat16)):
+        for batch, *rows in ((0, queries, keys), (2, 0, keys), (2, queries, 0)):
+            q, k = (draw(batch, 2, n, channels, dtype=dtype).to(DEVICE).requires_grad_() for n in rows)
+            o = sdpa(q, k, k)
+            gradients = torch.autograd.grad(o.sum(), (q, k))
+            assert o.shape == q.shape and all(g.shape == x.shape for g, x in zip(gradients, (q, k), strict=True))
+            assert rows[1] > 0 or not o.any()
 
 
 def test_lengths_are_clamped():

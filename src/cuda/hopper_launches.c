@@ -8,7 +8,7 @@ bool agi_hopper_serves_call(const agi_cuda_job *j)
 {
     const ag_problem *p = j->p;
     const int32_t limit = j->device->shared_limit;
-    const bool has_queries = p->q_len > 0 && (!agi_has(p, AG_PACKED) || p->q_total > 0);
+    const bool has_queries = p->batch > 0 && p->q_len > 0 && (!agi_has(p, AG_PACKED) || p->q_total > 0);
     if (j->device->make_map == NULL || !has_queries) {
         return false;
     }
@@ -317,7 +317,8 @@ static void emit_hopper_backward(agi_cuda_job *j, agi_hopper_map map, const agi_
 
 /* ---- vjp in one kernel ---- */
 
-/* It gives dQ and at least one of dK and dV; vjp_jvp their tangents. */
+/* It gives dQ and at least one of dK and dV; vjp_jvp their tangents. A group of blocks fits every device that has the
+ * table, so nothing depends on its multiprocessors. */
 bool agi_hopper_has_ring(const agi_cuda_job *j)
 {
     const ag_args *a = &j->k.a;
@@ -515,6 +516,8 @@ void agi_hopper_emit_bias_gradient(agi_cuda_job *j)
                       agi_cuda_divide_up(numbers, NUMBERS_OF_BLOCK), &f, sizeof f, false);
     }
 }
+
+/* ---- vjp_jvp in two kernels ---- */
 
 /* The matrices of vjp_jvp, with so many rows in a box. One that the call lacks has a map of another one, outside of
  * which it finds zeros. */

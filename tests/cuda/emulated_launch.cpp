@@ -189,6 +189,11 @@ extern "C" ag_status emulate_make_map(const void *, const agi_cuda_box_view *vie
 {
     static_assert(sizeof *view <= sizeof *map, "a tensor map of the emulation is its view");
     memcpy(map->words, view, sizeof *view);
+    for (int64_t size : view->size) { /* as the driver does */
+        if (size < 1) {
+            return AG_DEVICE;
+        }
+    }
     return AG_OK;
 }
 

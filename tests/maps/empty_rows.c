@@ -302,40 +302,45 @@ static void tiles_that_see_nothing(void)
 
 /* ---- Sizes of zero ------------------------------------------------------------------------------ */
 
+/* No pair is visible: all but lse, mu and dsink is zero. */
+static void check_nothing(const char *text)
+{
+    struct arrays x;
+    make_arrays(&x, text, NULL, 3);
+    CHECK(agc_arrays_run_all(&x) == AG_OK, "'%s': %s", text, ag_last_message());
+    no_output_is_nan(&x, text);
+    for (enum tensor t = 0; t < T_COUNT; t++) {
+        const int only_zeros = t != T_LSE && t != T_MU && agc_tensor_info[t].shape != SHAPE_SINK;
+        for (int64_t e = 0; only_zeros && is_output(&x, t, ALL_MAPS) && e < x.count[t]; e++) {
+            const double value =
+                element_value(&x, t, (const char *)x.data[t] + (size_t)e * element_size(&x, t));
+            CHECK(value == 0, "'%s': %s element %d is %g", text, agc_tensor_info[t].name, (int)e, value);
+        }
+    }
+    agc_arrays_destroy(&x);
+}
+
 static void sizes_of_zero(void)
 {
-    static const char *const shapes[] = {"b0 h2 q3 k4",
-                                         "b2 h2 q0 k4",
-                                         "b2 h2 q3 k0",
-                                         "b2 h2 q0 k0",
-                                         "b0 h2 q0 k0",
-                                         "b2 h2 q0 k0 packed=0,0",
-                                         "b0 h2 q0 k0 packed=0,0",
-                                         "b0 h2 q3 k4 packed=5,6",
-                                         "b2 h2 q0 k4 packed=0,6",
-                                         "b2 h2 q3 k0 packed=5,0"};
+    static const int shapes[][3] = {{0, 1, 1}, {2, 0, 1}, {2, 1, 0}, {2, 0, 0}, {0, 0, 0}};
+    static const struct {
+        int queries, keys;
+        const char *rest;
+    } sizes[] = {{3, 4, "d3 dv2 f64"}, {100, 130, "d40 dv24 bf16"}};
     static const char *const features[] = {
-        "", "sink", "causal align=bottom-right sink bias mask table=2 alibi",
-        "bias=1111 mask=1111 dropout=0.5 softcap=2 table=1,shared window=1,1"};
-    for (size_t n = 0; n < sizeof shapes / sizeof shapes[0]; n++) {
-        for (size_t f = 0; f < sizeof features / sizeof features[0]; f++) {
-            struct arrays x;
-            char text[256];
-            snprintf(text, sizeof text, "%s d3 dv2 f64 %s", shapes[n], features[f]);
-            make_arrays(&x, text, NULL, 3);
-            CHECK(agc_arrays_run_all(&x) == AG_OK, "'%s': %s", text, ag_last_message());
-            no_output_is_nan(&x, text);
-            for (enum tensor t = 0; t < T_COUNT;
-                 t++) { /* no pair is visible: all but lse, mu, dsink is zero */
-                int only_zeros = t != T_LSE && t != T_MU && agc_tensor_info[t].shape != SHAPE_SINK;
-                for (int64_t e = 0; only_zeros && is_output(&x, t, ALL_MAPS) && e < x.count[t]; e++) {
-                    const double value = ((const double *)x.data[t])[e];
-                    CHECK(value == 0, "'%s': %s element %d is %g", text, agc_tensor_info[t].name, (int)e,
-                          value);
-                }
-            }
-            agc_arrays_destroy(&x);
+        "",          "sink", "causal align=bottom-right sink bias mask table=2 alibi",
+        "bias sink", "mask", "bias=1111 mask=1111 dropout=0.5 softcap=2 table=1,shared window=1,1"};
+    enum { N_SHAPES = sizeof shapes / sizeof shapes[0], N_FEATURES = sizeof features / sizeof features[0] };
+    for (int n = 0; n < 2 * 2 * N_SHAPES * N_FEATURES; n++) {
+        const int *shape = shapes[n / 4 % N_SHAPES], size = n & 1;
+        const int queries = shape[1] * sizes[size].queries, keys = shape[2] * sizes[size].keys;
+        char packed[32] = "", text[256];
+        if (n & 2) {
+            snprintf(packed, sizeof packed, "packed=%d,%d", 2 * queries, 2 * keys);
         }
+        snprintf(text, sizeof text, "b%d h2 q%d k%d %s %s %s", shape[0], queries, keys, sizes[size].rest,
+                 packed, features[n / 4 / N_SHAPES]);
+        check_nothing(text);
     }
 }
 
