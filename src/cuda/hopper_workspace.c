@@ -15,6 +15,7 @@ int64_t agi_hopper_most_visits(const ag_problem *p, int64_t tile)
 {
     return agi_cuda_divide_up(p->q_len, tile) + 1;
 }
+
 /* Of all blocks and heads of a mask. */
 static int64_t visits_of_mask(const ag_problem *p, int64_t tile)
 {
@@ -32,9 +33,9 @@ static int64_t ring_sums(const ag_problem *p, int64_t tile)
     return agi_saturating_product(p->heads, agi_hopper_tiles(p, tile), tile, ring_channels(p));
 }
 
-/* The steps that a mask leaves are as many as tiles of queries times blocks of keys: beyond some million keys they
- * would take more memory than the sums and a float32 copy of K, and a call has memory of the order of its tensors
- * alone. */
+/* The steps that a mask leaves are as many as tiles of queries times blocks of keys: with a mask for each head and as
+ * many queries as keys, beyond about a million keys in vjp and half as many in vjp_jvp they would take more memory than
+ * the sums and a float32 copy of K, and a call has memory of the order of its tensors alone. */
 static bool lists_fit(const ag_problem *p, agi_hopper_choice choice)
 {
     const int64_t visits = choice.features & AGI_HAS_MASK ? visits_of_mask(p, choice.tile) : 0;
@@ -62,7 +63,7 @@ static int64_t relative_width(const ag_problem *p)
     return p->q_len + p->kv_len + 2 * AGI_HOPPER_PAD;
 }
 
-void agi_hopper_lay_out_ring(agi_cuda_layout *x, agi_arena *arena, const ag_plan *plan, agi_map map)
+static void lay_out_ring(agi_cuda_layout *x, agi_arena *arena, const ag_plan *plan, agi_map map)
 {
     const ag_problem *p = &plan->p;
     const agi_hopper_choice choice = agi_hopper_choose(plan, agi_hopper_ring_of(map), INT32_MAX);
@@ -96,7 +97,7 @@ int64_t agi_hopper_class_tiles(const ag_problem *p, int axis, bool one)
 }
 
 /* What the kernels of a feature set read. */
-void agi_hopper_lay_out_features(agi_hopper_features *x, agi_arena *arena, const ag_plan *plan)
+static void lay_out_features(agi_hopper_features *x, agi_arena *arena, const ag_plan *plan)
 {
     const ag_problem *p = &plan->p;
     const uint32_t features = agi_hopper_choose(plan, AGI_hopper_forward, INT32_MAX).features;
@@ -118,12 +119,12 @@ void agi_hopper_lay_out_features(agi_hopper_features *x, agi_arena *arena, const
     }
 }
 
-void agi_hopper_lay_out_jvp(agi_cuda_layout *x, agi_arena *arena, const ag_plan *plan)
+static void lay_out_jvp(agi_cuda_layout *x, agi_arena *arena, const ag_plan *plan)
 {
     const ag_problem *p = &plan->p;
     const agi_hopper_choice choice = agi_hopper_choose(plan, AGI_hopper_jvp, INT32_MAX);
     if (choice.features != 0) {
-        agi_hopper_lay_out_features(&x->features, arena, plan);
+        lay_out_features(&x->features, arena, plan);
     }
     if (choice.features & AGI_HAS_RELATIVE && agi_has(p, AG_TABLE)) {
         x->relative_tangents =
@@ -131,12 +132,29 @@ void agi_hopper_lay_out_jvp(agi_cuda_layout *x, agi_arena *arena, const ag_plan 
     }
 }
 
-void agi_hopper_lay_out_bias_sums(agi_cuda_layout *x, agi_arena *arena, const ag_plan *plan)
+static void lay_out_bias_sums(agi_cuda_layout *x, agi_arena *arena, const ag_plan *plan)
 {
     const ag_problem *p = &plan->p;
     const agi_hopper_bias_walk walk = agi_hopper_walk_of_bias(plan, INT32_MAX);
-    if (walk.parts > 1 && plan->isa != AG_ISA_SM80) {
+    if (walk.parts > 1) {
         const int64_t numbers = agi_saturating_product(p->bias_size[0], p->bias_size[1], p->q_len, p->kv_len);
         x->bias_sums = agi_take(arena, agi_saturating_product(walk.parts, numbers, 1, 1), sizeof(float));
+    }
+}
+
+void agi_hopper_lay_out(agi_cuda_layout *x, agi_arena *arena, const ag_plan *plan, agi_map map)
+{
+    const bool in_ring = agi_hopper_may_have_ring(plan, map);
+    if (map == AGI_FORWARD || map == AGI_VJP || (map == AGI_VJP_JVP && in_ring)) {
+        lay_out_features(&x->features, arena, plan);
+    }
+    if (map == AGI_JVP) {
+        lay_out_jvp(x, arena, plan);
+    }
+    if (in_ring) {
+        lay_out_ring(x, arena, plan, map);
+    }
+    if (map == AGI_VJP) {
+        lay_out_bias_sums(x, arena, plan);
     }
 }

@@ -6,12 +6,9 @@
 
 /* vjp or vjp_jvp in one kernel: may the plan have it? */
 bool agi_hopper_may_have_ring(const ag_plan *plan, agi_map map);
-void agi_hopper_lay_out_ring(agi_cuda_layout *x, agi_arena *arena, const ag_plan *plan, agi_map map);
 
-/* Of forward, vjp and vjp_jvp with features of the score; of jvp; of the gradient of the bias. */
-void agi_hopper_lay_out_features(agi_hopper_features *x, agi_arena *arena, const ag_plan *plan);
-void agi_hopper_lay_out_jvp(agi_cuda_layout *x, agi_arena *arena, const ag_plan *plan);
-void agi_hopper_lay_out_bias_sums(agi_cuda_layout *x, agi_arena *arena, const ag_plan *plan);
+/* Of a plan whose table may be sm90. */
+void agi_hopper_lay_out(agi_cuda_layout *x, agi_arena *arena, const ag_plan *plan, agi_map map);
 
 /* The kernel of vjp or vjp_jvp in one. */
 agi_hopper_map agi_hopper_ring_of(agi_map map);

@@ -81,20 +81,11 @@ static void lay_out(agi_cuda_layout *x, agi_arena *arena, const ag_plan *plan, a
         const int64_t splits = agi_saturating_product(p->batch, p->heads, p->q_len, agi_cuda_key_splits(p));
         x->splits = agi_take(arena, agi_saturating_product(splits, p->dim_v + 2, 1, 1), real);
     }
-    if (map == AGI_FORWARD || map == AGI_VJP || (map == AGI_VJP_JVP && agi_hopper_may_have_ring(plan, map))) {
-        agi_hopper_lay_out_features(&x->features, arena, plan);
-    }
-    if (map == AGI_JVP) {
-        agi_hopper_lay_out_jvp(x, arena, plan);
+    if (plan->isa != AG_ISA_SM80) {
+        agi_hopper_lay_out(x, arena, plan, map);
     }
     if (backward) {
         x->stats = agi_take(arena, agi_saturating_product(x->q_rows, p->heads, AGI_CUDA_STATS, 1), real);
-    }
-    if (agi_hopper_may_have_ring(plan, map)) {
-        agi_hopper_lay_out_ring(x, arena, plan, map);
-    }
-    if (map == AGI_VJP) {
-        agi_hopper_lay_out_bias_sums(x, arena, plan);
     }
     if (backward && agi_has(p, AG_TABLE) && p->q_len > 0 && p->kv_len > 0) {
         x->diagonal_tiles = agi_cuda_divide_up(p->q_len, AGI_CUDA_PAIR_TILE) +
