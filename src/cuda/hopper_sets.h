@@ -1,6 +1,7 @@
-/* Score features on Hopper: its kernels are compiled once without any and once for each set of this list. A set that is
- * missing is a line here: the kernels, their names, the choice among them and the tests follow from it; a problem that
- * no set covers runs on the portable kernels. Causal, windows, lengths, packed sequences, offsets, groups of heads and
+/* Score features on Hopper: its kernels are compiled once without any and once for each set of AGI_HOPPER_SETS. A set
+ * that is missing is a line there, one in AGI_HOPPER_JVP_SETS, and one in AGI_HOPPER_dbias_sets if it has a bias: the
+ * kernels, their names, the choice among them and the tests follow from it; a problem that no set covers runs on the
+ * portable kernels. Causal, windows, lengths, packed sequences, offsets, groups of heads and
  * the sink are in every kernel. Plain C and CUDA C++. */
 #ifndef AGI_CUDA_HOPPER_SETS_H
 #define AGI_CUDA_HOPPER_SETS_H
@@ -40,31 +41,15 @@ enum {
     Y(hopper_dkdv, format, 64, C64, N64, S64, set)                                                           \
     Y(hopper_dkdv, format, 128, C128, N128, S128, set)                                                       \
     Y(hopper_dq, format, 64, C64, N64, S64, set) Y(hopper_dq, format, 128, C128, N128, S128, set)
-#define AGI_HOPPER_RING_OF_SET(Y, format, set)                                                               \
+/* vjp and vjp_jvp in one kernel, in the shapes that they have without sets. */
+#define AGI_HOPPER_RING_OF_SET(Y, format, set, ...)                                                          \
     Y(hopper_ring, format, 64, 2, 128, 2, set) Y(hopper_ring, format, 128, 2, 64, 2, set)
+#define AGI_HOPPER_SECOND_RING_OF_SET(Y, format, set, ...)                                                   \
+    Y(hopper_second_ring, format, 64, 2, 64, 2, set) Y(hopper_second_ring, format, 128, 2, 32, 2, set)
 #define AGI_HOPPER_forward_sets(Y, format) AGI_HOPPER_SETS(AGI_HOPPER_FORWARD_OF_SET, Y, format)
 #define AGI_HOPPER_backward_sets(Y, format) AGI_HOPPER_SETS(AGI_HOPPER_BACKWARD_OF_SET, Y, format)
-/* vjp in one kernel, in the shapes that it has without sets. */
-#define AGI_HOPPER_ring_sets(Y, format)                                                                      \
-    AGI_HOPPER_RING_OF_SET(Y, format, softcap)                                                               \
-    AGI_HOPPER_RING_OF_SET(Y, format, relative)                                                              \
-    AGI_HOPPER_RING_OF_SET(Y, format, bias)                                                                  \
-    AGI_HOPPER_RING_OF_SET(Y, format, mask)                                                                  \
-    AGI_HOPPER_RING_OF_SET(Y, format, bias_mask)                                                             \
-    AGI_HOPPER_RING_OF_SET(Y, format, dropout)                                                               \
-    AGI_HOPPER_RING_OF_SET(Y, format, dropout_bias)
-
-/* vjp_jvp in one kernel, likewise. */
-#define AGI_HOPPER_SECOND_RING_OF_SET(Y, format, set)                                                        \
-    Y(hopper_second_ring, format, 64, 2, 64, 2, set) Y(hopper_second_ring, format, 128, 2, 32, 2, set)
-#define AGI_HOPPER_second_ring_sets(Y, format)                                                               \
-    AGI_HOPPER_SECOND_RING_OF_SET(Y, format, softcap)                                                        \
-    AGI_HOPPER_SECOND_RING_OF_SET(Y, format, relative)                                                       \
-    AGI_HOPPER_SECOND_RING_OF_SET(Y, format, bias)                                                           \
-    AGI_HOPPER_SECOND_RING_OF_SET(Y, format, mask)                                                           \
-    AGI_HOPPER_SECOND_RING_OF_SET(Y, format, bias_mask)                                                      \
-    AGI_HOPPER_SECOND_RING_OF_SET(Y, format, dropout)                                                        \
-    AGI_HOPPER_SECOND_RING_OF_SET(Y, format, dropout_bias)
+#define AGI_HOPPER_ring_sets(Y, format) AGI_HOPPER_SETS(AGI_HOPPER_RING_OF_SET, Y, format)
+#define AGI_HOPPER_second_ring_sets(Y, format) AGI_HOPPER_SETS(AGI_HOPPER_SECOND_RING_OF_SET, Y, format)
 
 /* jvp. Z(Y, format, set, CONSUMERS, N, STAGES for head sizes up to 64, up to 128: the same) */
 /* clang-format off */
