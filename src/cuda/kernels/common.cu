@@ -44,11 +44,6 @@ template <class Number> struct output_row {
     }
 };
 
-VERB double row_number(const ag_tensor &t, const head_place &x, int row)
-{
-    return t.data == nullptr ? 0 : ((const double *)t.data)[element_at(t, x.s.view, x.h, x.s.q0 + row)];
-}
-
 /* Has the row an output? Not if it sees no key: its L is then the sink's logit, or minus infinity without a sink. */
 VERB bool has_output(const agi_cuda_params &p, int h, double L)
 {
@@ -89,10 +84,10 @@ VERB row_products short_products(const agi_cuda_params &p, const head_place &x, 
 template <class F, bool TANGENTS>
 VERB row_products products_in_bytes(const agi_cuda_params &p, const head_place &x, int first)
 {
-    return short_products < TANGENTS,
-           TANGENTS ? 1 : 4 > (p, x, first, [&](const output_pair &pair, int row, int c) {
-                              return dot_of_bytes<F>(p, pair, x.s, x.h, row, c);
-                          });
+    constexpr int AHEAD = TANGENTS ? 1 : 4;
+    return short_products<TANGENTS, AHEAD>(p, x, first, [&](const output_pair &pair, int row, int c) {
+        return dot_of_bytes<F>(p, pair, x.s, x.h, row, c);
+    });
 }
 template <bool TANGENTS>
 CALLED row_products products_in_chunks(const agi_cuda_params &p, const head_place &x, int first)

@@ -8,10 +8,6 @@ template <class T> struct given_rows {
     row_stats<real> stats[T::M][2];
     double L[T::M][2];
 
-    VERB static double at_row(const ag_tensor &t, const head_place &x, int row)
-    {
-        return t.data == nullptr ? 0 : ((const double *)t.data)[element_at(t, x.s.view, x.h, x.s.q0 + row)];
-    }
     VERB void load(const agi_cuda_params &p, const block_place<T> &at, bool second)
     {
 #pragma unroll
@@ -21,12 +17,12 @@ template <class T> struct given_rows {
             L[i / 2][i % 2] = -INFINITY;
             r = {(real)INFINITY, 0, 0, 0, 0, 0};
             if (row < at.n_own) {
-                const double l = at_row(p.a.lse, at.x, row);
+                const double l = row_number(p.a.lse, at.x, row);
                 L[i / 2][i % 2] = l;
                 r.lse = l == -INFINITY ? (real)INFINITY : (real)l;
                 r.lse_low = fabs(l) < INFINITY ? (real)(l - (double)r.lse) : 0;
-                r.mu = second ? (real)at_row(p.a.mu, at.x, row) : 0;
-                r.smu = second ? (real)at_row(p.a.smu, at.x, row) : 0;
+                r.mu = second ? (real)row_number(p.a.mu, at.x, row) : 0;
+                r.smu = second ? (real)row_number(p.a.smu, at.x, row) : 0;
             }
         }
     }

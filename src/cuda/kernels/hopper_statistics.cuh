@@ -10,11 +10,6 @@ constexpr double LOG2_OF_E = 1.4426950408889634;
 /* P is larger by this power of two as an operand in float16, whose range is small. */
 template <class F> constexpr float RAISE = F::RAISED ? 14 : 0;
 
-VERB double row_number(const ag_tensor &t, const sequence &s, int h, int row)
-{
-    return t.data == nullptr ? 0 : ((const double *)t.data)[element_at(t, s.view, h, s.q0 + row)];
-}
-
 /* ---- A tile of one head ---- */
 
 /* A block has one: 32 rows at a time, eight lanes each. */
@@ -57,14 +52,14 @@ template <class T, class Call> struct statistics_tile {
     }
     VERB double lse(int row) const
     {
-        return is_there(row) ? row_number(f.p.a.lse, s, h, row) : -INFINITY;
+        return is_there(row) ? row_number(f.p.a.lse, {s, h}, row) : -INFINITY;
     }
     /* In powers of two; a row that sees no key has none: its weights are then 0. */
     static VERB float in_powers_of_two(double L, float raise)
     {
         return L == -INFINITY ? INFINITY : (float)(L * LOG2_OF_E - (double)raise);
     }
-    /* Have bias and mask hidden every key from a row that has a sink? Then L is the sink. */
+    /* Have bias and mask hidden every key from a row that has a sink? Then L is the sink's logit (lse_of_sink). */
     VERB bool sees_sink_alone(double L) const
     {
         const ag_tensor &t = f.p.a.sink;
@@ -86,7 +81,7 @@ template <class T, class Call> struct statistics_tile {
     /* rowsum - a cotangent of L; a row that sees no key has no O. */
     VERB float delta(int row, float sum, const ag_tensor &d_lse) const
     {
-        return is_there(row) ? (sees(row) ? sum : 0) - (float)row_number(d_lse, s, h, row) : 0;
+        return is_there(row) ? (sees(row) ? sum : 0) - (float)row_number(d_lse, {s, h}, row) : 0;
     }
 
     /* Does some block of keys visit the tile? A mask may leave none. */
@@ -183,7 +178,7 @@ template <class T> struct tile_second_statistics : statistics_tile<T, agi_hopper
         const bool has_mu = base::is_there(row) && base::sees(row);
         float *const to = f.rows + tile * ROW_NUMBERS * T::N + r;
         base::put_lse(to + ROW_LSE * T::N, f.lse_rest + tile * T::N + r, base::lse(row), 0);
-        to[ROW_MU * T::N] = has_mu ? (float)row_number(f.p.a.mu, base::s, base::h, row) : 0;
+        to[ROW_MU * T::N] = has_mu ? (float)row_number(f.p.a.mu, {base::s, base::h}, row) : 0;
         to[ROW_D * T::N] = base::delta(row, D, f.p.a.d_lse);
         to[ROW_TD * T::N] = base::delta(row, tD, f.p.a.td_lse);
     }

@@ -163,7 +163,11 @@ VERB void store_columns(const output &out, const result_rows<T> &r, Function f)
     store_results<T>(out, r, all, [](int, int, typename T::real x) { return x; });
 }
 
-/* One float64 per row: lse, mu, nu. */
+/* One float64 per row: lse, mu, nu and their cotangents; 0 if the call lacks them. */
+VERB double row_number(const ag_tensor &t, const head_place &x, int row)
+{
+    return t.data == nullptr ? 0 : ((const double *)t.data)[element_at(t, x.s.view, x.h, x.s.q0 + row)];
+}
 VERB void store_row(const agi_cuda_params &p, const ag_tensor &t, uint32_t bit, const head_place &x, int row,
                     double value)
 {
