@@ -1,12 +1,14 @@
-/* The gradient of the bias on Hopper. A block owns a tile of dB in registers, 64 keys and 64 queries for each warpgroup,
- * and walks over the sequences and heads that share it:
+/* The gradient of the bias on Hopper. A block owns a tile of dB in registers, 64 keys and 64 queries for each
+ * warpgroup, and walks over the sequences and heads that share it:
  *
  *     S = Q K^T, dP = dO V^T    dB += P o (M o dP - D)
  *
  * Warpgroup 0 copies, the others compute, as in hopper_forward.cu. The tile's bias is the same at every step and stays
- * in registers. Nothing is summed over rows here, so those that nobody sees may hold anything: their pairs are left out.
+ * in registers. Nothing is summed over rows here, so those that nobody sees may hold anything: their pairs are left
+ * out.
  *
- * If there are few tiles, the walk is cut into parts, a block for each, whose sums hopper_dbias_sum adds up in order. */
+ * If there are few tiles, the walk is cut into parts, a block for each. hopper_dbias_sum adds their sums up in
+ * order. */
 #include "cuda/kernels/hopper_features.cuh"
 #include "cuda/kernels/hopper_results.cuh"
 #include "cuda/kernels/hopper_walk.cuh"

@@ -1,5 +1,5 @@
-/* forward on Hopper (hopper_forward.cu): its shared memory with the barriers in it, and the thread that takes the block's
- * tiles of queries and copies. */
+/* forward on Hopper (hopper_forward.cu): its shared memory with the barriers in it, and the thread that takes the
+ * block's tiles of queries and copies. */
 #pragma once
 #include "cuda/kernels/hopper_features.cuh"
 #include "cuda/kernels/hopper_seen.cuh"
@@ -57,8 +57,8 @@ template <class T> struct forward_memory {
         }
         shared_fence();
     }
-    /* The block's x-th tile of queries. Consumers may read it between q.wait(x) and q.release(x). After the last tile comes
-     * one with count 0. */
+    /* The block's x-th tile of queries. Consumers may read it between q.wait(x) and q.release(x). After the last tile
+     * comes one with count 0. */
     VERB query_block<T> &place(int x) const
     {
         return places[x & (PLACES - 1)];
@@ -135,8 +135,9 @@ template <class T> struct forward_producer {
                      place.row + at.row + w * 64, at.h, place.batch);
         }
     }
-    /* The keys of a step, and the values of the step before: so the first K and, if there is room, Q of a tile come before
-     * the last V of the tile before it. The next tile is looked for when the first copies of this one are under way. */
+    /* The keys of a step, and the values of the step before: so the first K and, if there is room, Q of a tile come
+     * before the last V of the tile before it. The next tile is looked for when the first copies of this one are under
+     * way. */
     VERB void run()
     {
         int x = -1, n = 0; /* the tile, and the tile of keys in it; before the first step there is none */

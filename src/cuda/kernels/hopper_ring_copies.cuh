@@ -122,8 +122,8 @@ template <class T> struct ring_producer {
 
 /* ---- Two threads: dQ from block to block ---- */
 
-/* Passes half w of the tiles of dQ on. At the last tile's visitor the sum of the others is fetched for the warpgroup; at
- * the other tiles what the warpgroup leaves is added to the sum in global memory, in its turn. */
+/* Passes half w of the tiles of dQ on. At the last tile's visitor the sum of the others is fetched for the warpgroup;
+ * at the other tiles what the warpgroup leaves is added to the sum in global memory, in its turn. */
 template <class T, class M = ring_memory<T>, class Call = agi_hopper_ring> struct dq_passer {
     const Call &f;
     const M &memory;

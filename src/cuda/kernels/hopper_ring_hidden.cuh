@@ -1,5 +1,5 @@
-/* vjp and vjp_jvp in one kernel (hopper_ring.cu, hopper_second_ring.cu): rows and pairs that are hidden, for the threads
- * that compute. */
+/* vjp and vjp_jvp in one kernel (hopper_ring.cu, hopper_second_ring.cu): rows and pairs that are hidden, for the
+ * threads that compute. */
 #pragma once
 #include "cuda/kernels/hopper_walk.cuh"
 

@@ -62,8 +62,9 @@ template <class T, int STAGED_> struct passing_memory {
     {
         barrier_arrive(posted + k % 2 * 16 + 8);
     }
-    /* A half of dQ at step n, the bit of its buffer, and its barriers. `empty`: nobody needs what the buffer had before;
-     * `fetched`: the sum of the blocks before is in it; `done`: the warps of the warpgroup have filled or read it. */
+    /* A half of dQ at step n, the bit of its buffer, and its barriers. `empty`: nobody needs what the buffer had
+     * before; `fetched`: the sum of the blocks before is in it; `done`: the warps of the warpgroup have filled or read
+     * it. */
     VERB uint32_t buffer_bit(uint32_t n) const
     {
         return 1u << n % STAGED;

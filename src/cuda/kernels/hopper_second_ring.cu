@@ -5,12 +5,14 @@
  *     tdV += tP^T dO + P^T tdO    tdK += tdZ^T Q + dZ^T tQ
  *     tdQ^T of the tile += K^T tdZ^T + tK^T dZ^T, over all blocks
  *
- * With features of the score (hopper_sets.h) these are dZ and tdZ with phi' and phi'' of the softcap in them, P and tP in
- * the sums of tdV what dropout keeps of them. A tangent that the call lacks is zero. float16 weights are not raised as in vjp: tP has no bound.
+ * With features of the score (hopper_sets.h) these are dZ and tdZ with phi' and phi'' of the softcap in them, P and tP
+ * in the sums of tdV what dropout keeps of them. A tangent that the call lacks is zero. float16 weights are not raised
+ * as in vjp: tP has no bound.
  *
  * Warpgroup 0: thread 0 copies, and notes down what each step is; two more threads each pass one half of the tiles of
- * tdQ on to the next block. Two warpgroups compute, 64 keys each; dZ and tdZ go through shared memory to become operands
- * of tdQ, of which each warpgroup has 64 channels and 32 queries: its channels at head size 128, its queries at 64.
+ * tdQ on to the next block. Two warpgroups compute, 64 keys each; dZ and tdZ go through shared memory to become
+ * operands of tdQ, of which each warpgroup has 64 channels and 32 queries: its channels at head size 128, its queries
+ * at 64.
  *
  * hopper_second_statistics comes before it: L, mu, D and tD per query, no passes yet, and zeros in tiles of tdQ that
  * nobody visits; and with a mask hopper_second_visits, the lists of the steps that it leaves (hopper_visits.cuh). */

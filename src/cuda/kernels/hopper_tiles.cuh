@@ -48,8 +48,8 @@ VERB uint32_t channel_step(int k, uint32_t box)
 
 /* ---- Work beside products ----
  *
- * Runs f, once, before products are waited for the next time. The compiler moves that wait in front of work that does not
- * need it, but not into a loop; some: a number of the call that is not 0. */
+ * Runs f, once, before products are waited for the next time. The compiler moves that wait in front of work that does
+ * not need it, but not into a loop; some: a number of the call that is not 0. */
 template <class Function> VERB void before_next_wait(int some, Function f)
 {
 #pragma unroll 1
@@ -114,8 +114,8 @@ template <int STAGES, class Count = int> struct tile_ring {
 
 /* ---- Where a block is ---- */
 
-/* The n-th head of all sequences in the order in which blocks take them: sequence by sequence; but where sequences share
- * the bias of a head they come one after another, so that it is read from the cache by all but the first. */
+/* The n-th head of all sequences in the order in which blocks take them: sequence by sequence; but where sequences
+ * share the bias of a head they come one after another, so that it is read from the cache by all but the first. */
 template <int FEATURES> VERB int64_t head_in_order(const agi_cuda_params &p, int64_t n, int64_t heads)
 {
     const bool shares = FEATURES & AGI_HAS_BIAS && p.a.bias.data != nullptr && p.a.bias.strides[0] == 0;

@@ -6,11 +6,12 @@
  * The blocks of keys of a head come in groups of at most `ring`; a group's blocks are on the device at once, and groups
  * are begun one after the other. At a tile the blocks of lower groups come first. Inside a group:
  *
- * Band (causal, window): a block walks upwards from the first tile that it sees. The blocks that see a tile come from the
- * highest down to the lowest: the highest has begun nearest to it.
+ * Band (causal, window): a block walks upwards from the first tile that it sees. The blocks that see a tile come from
+ * the highest down to the lowest: the highest has begun nearest to it.
  *
- * Ring (every query sees every key): blocks begin at tiles that are spread evenly, and go on at tile 0 after the last. At
- * a tile the block that begins nearest before it comes first, then the one that begins before that, and so on around. */
+ * Ring (every query sees every key): blocks begin at tiles that are spread evenly, and go on at tile 0 after the last.
+ * At a tile the block that begins nearest before it comes first, then the one that begins before that, and so on
+ * around. */
 #pragma once
 #include "cuda/kernels/hopper_tiles.cuh"
 

@@ -91,7 +91,7 @@ VERB void store_outputs(const agi_cuda_params &p, const ag_tensor &o, const ag_t
     }
 }
 
-/* log l, as exact as l is. */
+/* log l; of 16 bits within 1e-6, far below what their rounding does. */
 template <class T> VERB double log_of_sum(double l)
 {
     if constexpr (T::F::BYTES == 2 && T::F::PLANES == 1) {

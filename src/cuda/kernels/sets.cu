@@ -145,8 +145,8 @@ VERB bool sees_some(const agi_cuda_params &p, const head_place &x, const query_r
     return some;
 }
 
-/* Which of the block's 32 keys some warp has seen: each warp brings its own, and all learn of all. Two rows of words take
- * turns, so that nobody writes what others still read. */
+/* Which of the block's 32 keys some warp has seen: each warp brings its own, and all learn of all. Two rows of words
+ * take turns, so that nobody writes what others still read. */
 struct seen_keys {
     enum { WARPS = 8 };
     uint32_t *words;

@@ -150,8 +150,8 @@ template <class F> VERB float inverse_of(const head_matrix &x, int row)
 template <class T, bool MIRRORED, int HALVES> struct score_products {
     typedef typename T::F F;
     static constexpr int CHAIN = F::PRODUCTS > 1 ? 2 : 1;
-    /* Steps of the loop over channels whose fragments the compiler may load ahead. With one, the kernels of float32's vjp
-     * at head size 64 need at most 168 registers, and three blocks of them fit a multiprocessor. */
+    /* Steps of the loop over channels whose fragments the compiler may load ahead. With one, the kernels of float32's
+     * vjp at head size 64 need at most 168 registers, and three blocks of them fit a multiprocessor. */
     static constexpr int AHEAD = F::PLANES > 1 && T::M == 1 && T::CH <= 64 ? 1 : 2;
     typedef uint32_t planes[CHAIN][F::PLANES][4];
 
