@@ -324,6 +324,7 @@ static void table_of_hopper(void)
     forward_by("q65 k65 d16 bf16 mask", "hopper_classes", "vjp, jvp and vjp_jvp with mask, det");
     forward_by("q65 k65 d16 bf16 mask", "hopper_live", "vjp, jvp and vjp_jvp with mask, det");
     described_as("q65 k65 d128 bf16 mask", "wgmma in forward, vjp, jvp and vjp_jvp with mask, det");
+    described_as("q4194304 k4194304 d64 bf16 mask=111k", "wgmma in forward, vjp and jvp with mask, det");
     vjp_with_masks();
     described_as("q65 k65 d128 bf16 bias dropout=0.1",
                  "wgmma in forward, vjp, jvp, vjp_jvp and dbias with dropout_bias, det");

@@ -419,10 +419,13 @@ static void check_rings(void)
 static void check_lists_of_masks(void)
 {
     static const struct {
+        agi_map map;
         int64_t rows;
         uint32_t flags;
         bool in_one;
-    } cases[] = {{1 << 19, AG_MASK, true}, {1 << 22, AG_MASK, false}, {1 << 22, 0, true}};
+    } cases[] = {{AGI_VJP, 1 << 19, AG_MASK, true},      {AGI_VJP, 1 << 22, AG_MASK, false},
+                 {AGI_VJP, 1 << 22, 0, true},            {AGI_VJP_JVP, 1 << 18, AG_MASK, true},
+                 {AGI_VJP_JVP, 1 << 20, AG_MASK, false}, {AGI_VJP_JVP, 1 << 22, 0, true}};
     for (size_t n = 0; n < sizeof cases / sizeof cases[0]; n++) {
         ag_plan plan = {.p = AG_PROBLEM_INIT};
         plan.p.dtype = plan.p.out_dtype = plan.p.grad_dtype = plan.p.aux_dtype = AG_BF16;
@@ -433,7 +436,7 @@ static void check_lists_of_masks(void)
         for (int axis = 0; axis < 4; axis++) {
             plan.p.mask_size[axis] = axis == 3 ? cases[n].rows : 1;
         }
-        CHECK_INT(agi_hopper_may_have_ring(&plan, AGI_VJP), cases[n].in_one);
+        CHECK_INT(agi_hopper_may_have_ring(&plan, cases[n].map), cases[n].in_one);
     }
 }
 

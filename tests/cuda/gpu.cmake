@@ -80,6 +80,10 @@ set_tests_properties(${ATTNGRAD_TEST_PREFIX}gpu_progress PROPERTIES RUN_SERIAL T
 
 if(ATTNGRAD_COMMAND)
     add_gpu_test(command check_random $<TARGET_FILE:attngrad> check --random 200 --backend cuda)
+    foreach(dtype bf16 f32 f64) # the table's last line comes after all others
+        add_gpu_test(command bench_${dtype} sh -c "$<TARGET_FILE:attngrad> bench 'h2 q300 d64 ${dtype}' --backend cuda \
+            | tee /dev/stderr | grep -A 20 'tensor cores in ${dtype}: [1-9]' | grep jvp_jvp")
+    endforeach()
     add_gpu_test(command info sh -c "$<TARGET_FILE:attngrad> info | grep 'plan in bfloat16.*cuda, sm[89]0'")
 endif()
 if(TARGET attngrad_python)

@@ -11,7 +11,7 @@
 enum { SKIPPED = 77 };
 
 /* The maps that the table has for a problem: of float32 and of head sizes above 128 the first ones; vjp_jvp of score
- * features in one kernel alone, which has no masks and is not for AG_INVARIANT; dbias where each pair has its own. */
+ * features in one kernel alone, which is not for AG_INVARIANT; dbias where each pair has its own. */
 static const char *maps_of(const ag_problem *p, uint32_t features, bool invariant)
 {
     const bool second = features == 0 || !invariant;

@@ -181,6 +181,7 @@ static const struct long_problem features[] = {
 static const struct long_problem sparse_masks[] = {
     {"h1 q9000 d64 mask=11qk", FIRST_ORDER},
     {"h1 q4000 k9008 d128 mask=11qk causal align=bottom-right", FIRST_ORDER},
+    {"h1 q70 k200000 d64 mask=11qk", FIRST_ORDER}, /* lists of steps in dozens of groups */
 };
 
 /* Of 16 bits, whose vjp and vjp_jvp are one kernel each on the table sm90: every query sees every key, and there are
