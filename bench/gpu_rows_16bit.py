@@ -140,13 +140,17 @@ PACKED = {  # lengths of sequences, TOKENS together
 
 
 def varlen(ends, longest, causal):
-    """FlashAttention on packed sequences; its name for causal differs between releases of PyTorch."""
-    from torch.nn.attention.varlen import varlen_attn  # of new releases of PyTorch
+    """FlashAttention on packed sequences. New releases of PyTorch have it; its word for causal differs among them."""
+
+    def attention(q, k, v):
+        from torch.nn.attention.varlen import varlen_attn
+
+        has_window = "window_size" in inspect.signature(varlen_attn).parameters
+        keywords = {} if not causal else {"window_size": (-1, 0)} if has_window else {"is_causal": True}
+        return varlen_attn(q, k, v, on_gpu, on_gpu, longest, longest, **keywords)
 
     on_gpu = torch.tensor(ends, device=DEVICE, dtype=torch.int32)
-    has_window = "window_size" in inspect.signature(varlen_attn).parameters
-    keywords = {} if not causal else {"window_size": (-1, 0)} if has_window else {"is_causal": True}
-    return lambda q, k, v: varlen_attn(q, k, v, on_gpu, on_gpu, longest, longest, **keywords)
+    return attention
 
 
 def packed(setting):
