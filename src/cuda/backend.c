@@ -293,8 +293,8 @@ static void fill_info(const ag_plan *plan, ag_plan_info *info)
     info->deterministic = 1;
 }
 
-/* Has the map kernels of the table sm90? vjp_jvp with features is in one kernel alone, which AG_INVARIANT cannot
- * have. */
+/* Has the map kernels of the table sm90? vjp_jvp with features is in one kernel alone, which a plan cannot have with
+ * AG_INVARIANT, or if a mask's lists would be too large. */
 static bool has_hopper(const ag_plan *plan, agi_hopper_map map, int32_t limit)
 {
     if (map == AGI_hopper_dbias) {

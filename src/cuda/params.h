@@ -59,7 +59,7 @@ typedef struct {
 
 /* What differs between the launches of a call. */
 typedef struct {
-    int64_t blocks;   /* of rows per head; of all operands for prepare */
+    int64_t blocks;   /* of rows per head; statistics: warps per head; decode and join: splits of the keys */
     int32_t parts;    /* blocks that share the columns of a result; of decode: tiles of queries */
     int32_t operands; /* prepare: a bit per operand; statistics: 1: outputs are read by 16 bytes */
 } agi_cuda_part;
