@@ -7,7 +7,7 @@
  *     mu = r + a / l,   tO = T' / l - (mu - r) O,   a = sum of P (tS - r)
  *
  * It is the mean of the first tile in which the row sees a key, and moves to the mean of all tiles so far when that is
- * more than FAR_FROM_MEAN away. Each row decides by its own numbers alone.
+ * more than FAR_FROM_MEAN away. Each row decides by its own numbers alone. A sink's part of l and a is added in the end.
  *
  * float16 has no room for P (tS - r) where tS is large: then the row's weights become smaller by a power of two.
  *
@@ -55,11 +55,10 @@ template <class T> struct jvp_consumer : query_consumer<T, 2> {
                       const query_memory<T, 2> &shared)
         : base(call.p, block, shared, RAISE), f(call)
     {
-        const ag_tensor &ts = f.p.a.tsink;
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             raise[half] = RAISE;
-            shift[half] = ts.data != nullptr ? base::sink_number(ts) : 0;
+            shift[half] = tsink();
             tangent[half] = moved[half] = limit[half] = 0;
         }
 #pragma unroll
@@ -68,6 +67,10 @@ template <class T> struct jvp_consumer : query_consumer<T, 2> {
         }
     }
 
+    VERB float tsink() const
+    {
+        return f.p.a.tsink.data != nullptr ? base::sink_number(f.p.a.tsink) : 0;
+    }
     /* bfloat16's weights are never raised: told to the compiler. */
     VERB float raise_of(int half) const
     {
@@ -296,17 +299,14 @@ template <class T> struct jvp_consumer : query_consumer<T, 2> {
         hold(P);
 #pragma unroll
         for (int half = 0; half < 2; half++) {
-            const float of_sink = base::weight_of_sink(half, raise_of(half));
-            const float l = row_sum(sum[half]) + of_sink;
-            const float a = row_sum(tangent[half] + of_tile[half]);
+            const float a = row_sum(tangent[half] + of_tile[half]), l = row_sum(sum[half]);
             const bool sees = !MASKED || row_max(weights[half]) > 0;
             const bool moves = row_max(far[half] ? 1.0f : 0.0f) > 0 && fabsf(a) > limit[half] * l && sees;
             move[half] = moves ? a / l : 0;
             limit[half] = moves ? FAR_FROM_MEAN : limit[half];
             shift[half] += move[half];
-            const float before = sum[half] - weights[half] + (threadIdx.x % 4 == 0 ? of_sink : 0);
-            tangent[half] -= move[half] * before;
-            moved[half] -= move[half] * before;
+            tangent[half] -= move[half] * (sum[half] - weights[half]);
+            moved[half] -= move[half] * (sum[half] - weights[half]);
         }
 #pragma unroll
         for (int i = 0; i < T::N / 4; i++) {
@@ -487,11 +487,14 @@ template <class T> struct jvp_consumer : query_consumer<T, 2> {
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             const float keys = row_sum(sum[half]), a = row_sum(tangent[half]);
-            const float l = keys + base::weight_of_sink(half, raise_of(half));
+            const float of_sink = base::weight_of_sink(half, raise_of(half)), l = keys + of_sink;
+            const float ts = tsink();
             const bool sees = base::sees_keys(half);
-            const double mu = l == 0 ? 0 : (double)shift[half] + (sees ? (double)(a / l) : 0);
+            const double of_keys = sees ? (double)keys * shift[half] + a : 0;
+            const double mu = l == 0 ? 0 : (of_keys + (double)of_sink * ts) / (sees ? l : of_sink);
             inverse[half] = !sees || l == 0 ? 0 : 1 / l;
-            mean[half] = (DROPS ? a : row_sum(moved[half])) * inverse[half];
+            mean[half] =
+                ((DROPS ? a : row_sum(moved[half])) + of_sink * (ts - shift[half])) * inverse[half];
             inverse[half] *= DROPS ? f.x.inverse_keep : 1;
             base::store_lse(half, keys, raise_of(half));
             base::store_statistic(f.p.a.mu, AG_ACC_MU, half, base::exists(half) ? mu : 0);
