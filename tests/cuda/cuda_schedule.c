@@ -423,9 +423,12 @@ static void check_lists_of_masks(void)
         int64_t rows;
         uint32_t flags;
         bool in_one;
-    } cases[] = {{AGI_VJP, 1 << 19, AG_MASK, true},      {AGI_VJP, 1 << 22, AG_MASK, false},
-                 {AGI_VJP, 1 << 22, 0, true},            {AGI_VJP_JVP, 1 << 18, AG_MASK, true},
-                 {AGI_VJP_JVP, 1 << 20, AG_MASK, false}, {AGI_VJP_JVP, 1 << 22, 0, true}};
+    } cases[] = {{AGI_VJP, 1 << 19, AG_MASK, true},
+                 {AGI_VJP, 1 << 22, AG_MASK, false},
+                 {AGI_VJP, 1 << 22, 0, true},
+                 {AGI_VJP_JVP, 1 << 18, AG_MASK, true},
+                 {AGI_VJP_JVP, 1 << 20, AG_MASK, false},
+                 {AGI_VJP_JVP, 1 << 22, 0, true}};
     for (size_t n = 0; n < sizeof cases / sizeof cases[0]; n++) {
         ag_plan plan = {.p = AG_PROBLEM_INIT};
         plan.p.dtype = plan.p.out_dtype = plan.p.grad_dtype = plan.p.aux_dtype = AG_BF16;

@@ -7,7 +7,7 @@
  *     mu = r + a / l,   tO = T' / l - (mu - r) O,   a = sum of P (tS - r)
  *
  * It is the mean of the first tile in which the row sees a key, and moves to the mean of all tiles so far when that is
- * more than FAR_FROM_MEAN away. Each row decides by its own numbers alone. A sink's part of l and a is added in the end.
+ * more than FAR_FROM_MEAN away. Each row decides by its own numbers alone. A sink comes into l and a in the end.
  *
  * float16 has no room for P (tS - r) where tS is large: then the row's weights become smaller by a power of two.
  *
@@ -493,8 +493,7 @@ template <class T> struct jvp_consumer : query_consumer<T, 2> {
             const double of_keys = sees ? (double)keys * shift[half] + a : 0;
             const double mu = l == 0 ? 0 : (of_keys + (double)of_sink * ts) / (sees ? l : of_sink);
             inverse[half] = !sees || l == 0 ? 0 : 1 / l;
-            mean[half] =
-                ((DROPS ? a : row_sum(moved[half])) + of_sink * (ts - shift[half])) * inverse[half];
+            mean[half] = ((DROPS ? a : row_sum(moved[half])) + of_sink * (ts - shift[half])) * inverse[half];
             inverse[half] *= DROPS ? f.x.inverse_keep : 1;
             base::store_lse(half, keys, raise_of(half));
             base::store_statistic(f.p.a.mu, AG_ACC_MU, half, base::exists(half) ? mu : 0);
