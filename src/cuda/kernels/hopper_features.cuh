@@ -166,10 +166,12 @@ constexpr VERB bool hides_by_data(int features)
     return (features & (AGI_HAS_BIAS | AGI_HAS_MASK)) != 0;
 }
 /* L of a row whose keys weigh nothing beside the sink: its logit. Only a row that sees no key has it to the last bit,
- * by which vjp knows such rows. */
+ * by which vjp knows such rows; the number after it changes no bit of the sink's weight, unless it is a logit beyond
+ * 2^26, where scores in float32 are too coarse for gradients of a row that the sink outweighs. */
 VERB double lse_of_sink(double sink, bool sees_keys)
 {
-    return sees_keys && sink > -INFINITY ? fmax(sink + 0x1p-60, nextafter(sink, (double)INFINITY)) : sink;
+    const bool can_differ = fabs(sink) < 0x1p26;
+    return sees_keys && can_differ ? fmax(sink + 0x1p-60, nextafter(sink, (double)INFINITY)) : sink;
 }
 /* Of the keys of one kv head: whether they are seen at all. */
 VERB const uint8_t *live_keys(const agi_cuda_params &, const agi_hopper_features &x, const sequence &s,
