@@ -4,7 +4,8 @@ A small forward and vjp on one thread; with `torch` the same forward by attngrad
 with tensors beside q, k and v, above the C call without them. The C call is
 not timed directly: it is Plan.run on ready views minus Plan.run on an empty batch, which has the overhead of the
 binding and no work. Times are processor time of this thread, the minimum of several rounds in which the cases
-alternate, so that other load affects all of them alike."""
+alternate, so that other load affects all of them alike. With PyTorch ten additions of small tensors are timed beside
+each call: by them machines can be compared, and one machine with itself under other load."""
 
 import sys
 import time
@@ -28,10 +29,11 @@ def fastest(*functions, rounds=60, calls=150):
     return [1e6 * min(seconds) for seconds in times]
 
 
-def overhead(call, bare, empty):
-    """Of a call, given Plan.run on the same arrays (bare) and on an empty batch: call - (bare - empty)."""
-    call, bare, empty = fastest(call, bare, empty)
-    return call - bare + empty
+def overhead(call, bare, empty, yardstick=lambda: None):
+    """Of a call, given Plan.run on the same arrays (bare) and on an empty batch: call - (bare - empty). And the time of
+    the yardstick."""
+    call, bare, empty, unit = fastest(call, bare, empty, yardstick)
+    return call - bare + empty, unit
 
 
 def bare_run(map, outputs, arrays, features, **inputs):
@@ -41,8 +43,12 @@ def bare_run(map, outputs, arrays, features, **inputs):
     return lambda: (call.run(map), results)  # results: keeps the arrays alive
 
 
-def measure() -> dict[str, float]:
-    """Microseconds above the C call, by the name of the case."""
+def above(microseconds):
+    return f"{microseconds:6.1f} microseconds above the C call"
+
+
+def measure() -> dict[str, str]:
+    """What to print, by the name of the case."""
     rng = np.random.default_rng(0)
     q, k, v = (rng.standard_normal((2, 4, 8, 16), dtype=np.float32) for _ in range(3))
     empty_arrays = [x[:0] for x in (q, k, v)]
@@ -53,22 +59,23 @@ def measure() -> dict[str, float]:
     results = {}
     for name, features in (("forward", plain), ("forward with features", with_features)):
         empty_features = features | ({"kv_lengths": []} if "kv_lengths" in features else {})
-        results[name] = overhead(
+        microseconds, _ = overhead(
             lambda f=features: attngrad.forward(q, k, v, **f),
             bare_run(_core.MAP_FORWARD, ("o", "lse"), (q, k, v), features),
             bare_run(_core.MAP_FORWARD, ("o", "lse"), empty_arrays, empty_features),
         )
+        results[name] = above(microseconds)
     o, lse = attngrad.forward(q, k, v, **plain)
     gradients = ("dq", "dk", "dv")
-    results["vjp"] = overhead(
+    microseconds, _ = overhead(
         lambda: attngrad.vjp(q, k, v, o, lse, o, **plain),
         bare_run(_core.MAP_VJP, gradients, (q, k, v), plain, o=o, lse=lse, d_o=o),
         bare_run(_core.MAP_VJP, gradients, empty_arrays, plain, o=o[:0], lse=lse[:0], d_o=o[:0]),
     )
-    return results
+    return results | {"vjp": above(microseconds)}
 
 
-def measure_torch(cases=None) -> dict[str, float]:
+def measure_torch(cases=None) -> dict[str, str]:
     """Cases: features by name; without any, a plain call."""
     import torch
 
@@ -84,11 +91,13 @@ def measure_torch(cases=None) -> dict[str, float]:
         for name, recorded in (("nothing recorded", False), ("recorded", True)):
             q.requires_grad_(recorded)
             call = lambda f=features: scaled_dot_product_attention(q, k, v, **f)  # noqa: E731
-            results[f"{case}, {name}"] = overhead(call, bare, empty)
+            microseconds, additions = overhead(call, bare, empty, lambda: [q + k for _ in range(10)])
+            times = microseconds / additions
+            results[f"{case}, {name}"] = f"{above(microseconds)}, {times:.2f} times ten additions by PyTorch"
     return results
 
 
-def measure_features() -> dict[str, float]:
+def measure_features() -> dict[str, str]:
     import torch
 
     return measure_torch(
@@ -103,5 +112,5 @@ def measure_features() -> dict[str, float]:
 MEASURES = {"torch": measure_torch, "features": measure_features}
 
 if __name__ == "__main__":
-    for name, microseconds in (MEASURES[sys.argv[1]] if sys.argv[1:] else measure)().items():
-        print(f"{name:30}{microseconds:6.1f} microseconds above the C call")
+    for name, text in (MEASURES[sys.argv[1]] if sys.argv[1:] else measure)().items():
+        print(f"{name:30}{text}")

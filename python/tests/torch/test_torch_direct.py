@@ -1,7 +1,6 @@
 """Calls that go to the kernels without PyTorch's dispatcher: only those that nothing else is to see, and the results
 are the same."""
 
-import platform
 import re
 import subprocess
 import sys
@@ -91,19 +90,18 @@ def test_features_go_directly_too(dispatched):
 
 
 def test_overhead():
-    """At most 40 microseconds above the C call if nothing is recorded, 60 if it is, by the thread's processor time. On
-    an idle machine they are half of that; other load makes the caches slower, so the fewest of several tries count.
-    An idle Neoverse N1 takes 48 and 78, so that aarch64 has wider limits."""
-    slower = 1.6 if platform.machine() == "aarch64" else 1
+    """Above the C call a call takes at most three times as long as ten additions by PyTorch, by the thread's processor
+    time: in microseconds the same machine takes two times as long under other load. It takes 1.2 to 1.8 times as long;
+    by way of the dispatcher three times that. The fewest of several tries count."""
     command = [sys.executable, ROOT / "bench" / "overhead.py", "torch"]
     fewest = [float("inf")] * 2
     for _ in range(8):
         result = subprocess.run(command, capture_output=True, text=True)
         assert result.returncode == 0, result.stderr
-        fewest = list(map(min, fewest, map(float, re.findall(r"([0-9.]+) microseconds", result.stdout))))
-        if fewest[0] <= 40 * slower and fewest[1] <= 60 * slower:
+        fewest = list(map(min, fewest, map(float, re.findall(r"([0-9.]+) times ten additions", result.stdout))))
+        if max(fewest) <= 3:
             return
-    raise AssertionError(f"nothing recorded, recorded: {fewest} microseconds above the C call")
+    raise AssertionError(f"nothing recorded, recorded: {fewest} times ten additions by PyTorch")
 
 
 def test_the_binding_reads_tensors_of_one_to_four_axes():
