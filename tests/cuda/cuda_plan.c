@@ -280,6 +280,27 @@ static void second_order_of_hopper(void)
     second_of("q65 k65 d16 bf16 softcap=5", false, "hopper_second_ring_bf16_d64_softcap", false);
 }
 
+static size_t workspace_of(const char *isa, uint32_t map)
+{
+    ag_plan *plan = NULL;
+    size_t bytes = 0;
+    setenv("ATTNGRAD_ISA", isa, 1);
+    CHECK_OK(make_cuda_plan(&plan, "q65 k65 d16 bf16 mask", 1));
+    CHECK_OK(ag_plan_workspace(plan, map, &bytes));
+    ag_plan_destroy(plan);
+    return bytes;
+}
+
+/* With a mask every map of sm90 has notes of it, for which a plan of sm80 has no room. */
+static void workspace_of_tables(void)
+{
+    static const uint32_t maps[] = {AG_MAP_FORWARD, AG_MAP_VJP, AG_MAP_JVP, AG_MAP_VJP_JVP};
+    for (int n = 0; n < 4; n++) {
+        CHECK(workspace_of("sm80", maps[n]) < workspace_of("sm90", maps[n]), "workspace of map %d",
+              (int)maps[n]);
+    }
+}
+
 /* A plan takes the table sm90 on a device with at least 64 multiprocessors; on others it is refused if ATTNGRAD_ISA
  * names it. Problems without a kernel in it run on the portable ones; the plan's description says so. */
 static void table_of_hopper(void)
@@ -326,6 +347,7 @@ static void table_of_hopper(void)
     described_as("q65 k65 d128 bf16 mask", "wgmma in forward, vjp, jvp and vjp_jvp with mask, det");
     described_as("q4194304 k4194304 d64 bf16 mask=111k", "wgmma in forward, vjp and jvp with mask, det");
     vjp_with_masks();
+    workspace_of_tables();
     described_as("q65 k65 d128 bf16 bias dropout=0.1",
                  "wgmma in forward, vjp, jvp, vjp_jvp and dbias with dropout_bias, det");
     forward_by("q65 k65 d16 bf16 softcap=5 alibi", "forward_bf16_d32_full",

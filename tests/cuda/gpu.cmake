@@ -81,10 +81,11 @@ set_tests_properties(${ATTNGRAD_TEST_PREFIX}gpu_progress PROPERTIES RUN_SERIAL T
 if(ATTNGRAD_COMMAND)
     add_gpu_test(command check_random $<TARGET_FILE:attngrad> check --random 200 --backend cuda)
     foreach(dtype bf16 f32 f64) # the table's last line comes after all others
-        add_gpu_test(command bench_${dtype} sh -c "$<TARGET_FILE:attngrad> bench 'h2 q300 d64 ${dtype}' --backend cuda \
-            | tee /dev/stderr | grep -A 20 'tensor cores in ${dtype}: [1-9]' | grep jvp_jvp")
+        add_gpu_test(command bench_${dtype} sh -c "\"$0\" bench 'h2 q300 d64 ${dtype}' --backend cuda \
+            | tee /dev/stderr | grep -A 20 'tensor cores in ${dtype}: [1-9]' | grep jvp_jvp" $<TARGET_FILE:attngrad>)
     endforeach()
-    add_gpu_test(command info sh -c "$<TARGET_FILE:attngrad> info | grep 'plan in bfloat16.*cuda, sm[89]0'")
+    add_gpu_test(command info sh -c "\"$0\" info | grep 'plan in bfloat16.*cuda, sm[89]0'"
+        $<TARGET_FILE:attngrad>)
 endif()
 if(TARGET attngrad_python)
     add_dependencies(gpu_tests attngrad_python)
