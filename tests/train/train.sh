@@ -378,10 +378,14 @@ rm new mine
 # ---- The curve holds what the checkpoint holds ----
 for moment in 0.05 0.13 0.21 0.34 0.55; do
     for every in 1 1000; do
+        rm -f now now.svg
         timeout --foreground --preserve-status -s INT $moment "$attngrad" train --width 16 --heads 2 --context 16 --batch 4 \
-            --steps 100000 --save-every $every --model now --plot now.svg --overwrite >"$out" 2>"$err"
+            --steps 100000 --save-every $every --model now --plot now.svg >"$out" 2>"$err"
         code=$?
-        [ -e now ] || continue # not yet begun
+        if [ ! -e now ]; then
+            echo "not checked: Ctrl-C after $moment s, as the training had not begun"
+            continue
+        fi
         step=$(sed -n 's/^stopped: now holds step \([0-9]*\) .*/\1/p' "$err")
         check "Ctrl-C after $moment s: the checkpoint is at the step it says, $step" grep -qa "\"step\":\"$step\"" now
         cp now again
