@@ -560,13 +560,17 @@ inline void emulate_second_operand(const emulate_product &x, int column, double 
         }
     }
 }
-/* The accumulators of eight columns: those of a thread are two of a row and two of the row 8 below. */
-template <class Op> inline void emulate_each_sum(const emulate_product &x, int column, Op op)
+/* The accumulators of eight columns and their sums: those of a thread are two of a row and two of the row 8 below. */
+template <class Op>
+inline void emulate_each_sum(const emulate_product &x, int column, double (&sum)[64][8], Op op)
 {
     for (int t = 0; t < 128; t++) {
-        for (int r = 0; r < 4; r++) {
-            op(x.d[t][column / 2 + r], emulate_row(t, r / 2), t % 4 * 2 + r % 2);
-        }
+        float *const d = x.d[t] + column / 2;
+        double *const upper = &sum[emulate_row(t, 0)][t % 4 * 2], *const lower = upper + 8 * 8;
+        op(d[0], upper[0]);
+        op(d[1], upper[1]);
+        op(d[2], lower[0]);
+        op(d[3], lower[1]);
     }
 }
 inline void emulate_multiply(const emulate_product &x)
@@ -575,9 +579,13 @@ inline void emulate_multiply(const emulate_product &x)
     emulate_first_operand(x, a);
     for (int column = 0; column < x.N; column += 8) {
         emulate_second_operand(x, column, b);
-        emulate_each_sum(x, column, [&](float &d, int row, int n) { sum[row][n] = x.first ? 0 : d; });
+        if (x.first) {
+            memset(sum, 0, sizeof sum);
+        } else {
+            emulate_each_sum(x, column, sum, [](float &d, double &of_d) { of_d = d; });
+        }
         emulate_add_products(sum, a, b);
-        emulate_each_sum(x, column, [&](float &d, int row, int n) { d = (float)sum[row][n]; });
+        emulate_each_sum(x, column, sum, [](float &d, double &of_d) { d = (float)of_d; });
     }
 }
 

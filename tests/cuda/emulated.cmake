@@ -70,7 +70,7 @@ function(add_cuda_program name)
 endfunction()
 
 add_cuda_program(cuda_emulated cuda/emulated_problems.c)
-add_attngrad_test(cuda_emulated sh ${CMAKE_CURRENT_SOURCE_DIR}/cuda/sample.sh ${PROJECT_SOURCE_DIR} 30
+add_attngrad_test(cuda_emulated sh ${CMAKE_CURRENT_SOURCE_DIR}/cuda/sample.sh ${PROJECT_SOURCE_DIR} 61
     $<TARGET_FILE:cuda_emulated>)
 add_long_test(cuda_emulated sh ${CMAKE_CURRENT_SOURCE_DIR}/cuda/sample.sh ${PROJECT_SOURCE_DIR} 1
     $<TARGET_FILE:cuda_emulated>)
@@ -112,8 +112,10 @@ add_attngrad_test(cuda_float32_floor $<TARGET_FILE:cuda_float32_floor>)
 
 # The table sm90: its kernels by the error rule, and the faults that must be found.
 add_cuda_program(cuda_hopper_emulated cuda/hopper_problems.c)
-add_attngrad_test(cuda_hopper_emulated $<TARGET_FILE:cuda_hopper_emulated> 1)
-add_long_test(cuda_hopper_emulated $<TARGET_FILE:cuda_hopper_emulated> 6)
+add_attngrad_test(cuda_hopper_emulated sh ${CMAKE_CURRENT_SOURCE_DIR}/cuda/sample.sh ${PROJECT_SOURCE_DIR} 3
+    $<TARGET_FILE:cuda_hopper_emulated>)
+add_long_test(cuda_hopper_emulated sh ${CMAKE_CURRENT_SOURCE_DIR}/cuda/sample.sh ${PROJECT_SOURCE_DIR} 1
+    $<TARGET_FILE:cuda_hopper_emulated>)
 add_cuda_program(cuda_hopper_random cuda/hopper_random.c)
 # A prime: so that a sample has every kind of number.
 add_attngrad_test(cuda_hopper_random sh ${CMAKE_CURRENT_SOURCE_DIR}/cuda/sample.sh ${PROJECT_SOURCE_DIR} 13

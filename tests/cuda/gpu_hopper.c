@@ -68,13 +68,14 @@ static void check_number(int number)
     struct arrays x;
     struct hopper_problem p;
     if (number >= N_NUMBERS) {
-        check_plan(&tiled_masks[number - N_NUMBERS]);
-        make_tiled_mask(&x, &tiled_masks[number - N_NUMBERS]);
-        check_masked_maps(&x, tiled_masks[number - N_NUMBERS].text, masked_first_order,
-                          FORWARD_RESULTS | VJP_RESULTS);
-        remove_tangents(&x, tiled_masks[number - N_NUMBERS].with);
-        check_masked_maps(&x, tiled_masks[number - N_NUMBERS].text, masked_tangents,
+        const struct hopper_problem *problem = &tiled_masks[number - N_NUMBERS];
+        check_plan(problem);
+        make_tiled_mask(&x, problem);
+        struct error_truth truth = truth_of(&x);
+        check_masked_maps(&truth, &x, problem->text, masked_first_order, FORWARD_RESULTS | VJP_RESULTS);
+        check_masked_maps(&truth, &x, problem->text, masked_tangents,
                           FORWARD_RESULTS | JVP_RESULTS | VJP_JVP_RESULTS);
+        agc_error_truth_destroy(&truth);
         agc_arrays_destroy(&x);
     } else {
         hopper_problem_of(number, text, sizeof text, &p);

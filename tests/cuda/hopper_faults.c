@@ -157,23 +157,43 @@ static ag_status run_part(struct arrays *x, const struct part *part, int fault)
     return agc_arrays_run(x, AG_MAP_VJP_JVP);
 }
 
-static void run_alone(int number, int schedule, const struct part *part, int fault)
+/* A problem that is run more than once. */
+struct prepared {
+    struct arrays x;
+    struct error_truth truth;
+    const char *text;
+};
+
+static void prepare(struct prepared *to, const struct hopper_problem *problem)
+{
+    make_hopper_problem(&to->x, problem, 7);
+    if (problem->with & NOT_A_NUMBER) {
+        spoil_hidden_rows(&to->x, problem->with);
+    }
+    to->truth = truth_of(&to->x);
+    to->text = problem->text;
+}
+static int count_wrong_of(const struct prepared *problem, uint64_t results)
+{
+    return count_wrong(&problem->truth, &problem->x, results, problem->text, false);
+}
+static void unprepare(struct prepared *problem)
+{
+    agc_error_truth_destroy(&problem->truth);
+    agc_arrays_destroy(&problem->x);
+}
+
+static void run_alone(struct prepared *problem, int schedule, const struct part *part, int fault)
 {
     const struct rlimit seconds = {60, 60}; /* of the processor: a block that neither ends nor stands still */
-    const struct hopper_problem *problem = &part->problems[number];
-    struct arrays x;
     setrlimit(RLIMIT_CPU, &seconds);
-    make_hopper_problem(&x, problem, 7);
-    if (problem->with & NOT_A_NUMBER) {
-        spoil_hidden_rows(&x, problem->with);
-    }
     emulate_schedule_number((unsigned)schedule);
-    const bool ran = run_part(&x, part, fault) == AG_OK;
-    _exit(!ran || count_wrong_results(&x, part->results, problem->text, false) != 0);
+    const bool ran = run_part(&problem->x, part, fault) == AG_OK;
+    _exit(!ran || count_wrong_of(problem, part->results) != 0);
 }
 
 /* Was something wrong? */
-static bool is_found(int number, int schedule, const struct part *part, int fault)
+static bool is_found(struct prepared *problem, int schedule, const struct part *part, int fault)
 {
     int status = 0;
     fflush(stdout);
@@ -182,7 +202,7 @@ static bool is_found(int number, int schedule, const struct part *part, int faul
     if (child == 0) {
         const int null = open("/dev/null", O_WRONLY);
         dup2(null, 2); /* what the emulation says of a block that it ends */
-        run_alone(number, schedule, part, fault);
+        run_alone(problem, schedule, part, fault);
     }
     test_need(waitpid(child, &status, 0) == child, "waitpid");
     return !WIFEXITED(status) || WEXITSTATUS(status) != 0;
@@ -190,6 +210,10 @@ static bool is_found(int number, int schedule, const struct part *part, int faul
 
 static void check_part(const struct part *part)
 {
+    struct prepared problems[N_PROBLEMS];
+    for (int n = 0; n < N_PROBLEMS; n++) {
+        prepare(&problems[n], &part->problems[n]);
+    }
     for (int fault = 0; emulate_plant_hopper(fault) != NULL; fault++) {
         const char *name = emulate_plant_hopper(fault);
         const bool of_queries = strstr(name, "queries") != NULL, of_tiles = part->problems == many_tiles;
@@ -203,149 +227,153 @@ static void check_part(const struct part *part)
             continue;
         }
         for (int n = 0; n < EMULATE_SCHEDULES * N_PROBLEMS && (fault == 0 || found == 0); n++) {
-            found += is_found(n % N_PROBLEMS, EMULATE_SCHEDULES - 1 - n / N_PROBLEMS, part, fault);
+            found += is_found(&problems[n % N_PROBLEMS], EMULATE_SCHEDULES - 1 - n / N_PROBLEMS, part, fault);
         }
         printf("%s: %s: %s\n", part->name, name, found ? "found" : "not found");
         CHECK((found > 0) == (fault > 0), "%s: %s: %d problems found something", part->name, name, found);
     }
+    for (int n = 0; n < N_PROBLEMS; n++) {
+        unprepare(&problems[n]);
+    }
 }
 
-/* One feature of a set is wrong in one kernel, in one of the problems of the set. With AG_INVARIANT vjp is in two
- * kernels. */
-static void check_feature_fault(int set, uint32_t feature, const char *kernel)
+/* One feature of a set is wrong in one kernel. */
+static void check_feature_fault(struct prepared *problem, const char *set, uint32_t feature,
+                                const char *kernel)
 {
-    const uint32_t with =
-        strcmp(kernel, "hopper_dkdv") == 0 || strcmp(kernel, "hopper_dq") == 0 ? INVARIANT : 0;
-    char text[256];
-    struct arrays x;
     int wrong = 0;
     emulate_plant_feature(feature, kernel);
-    format_set_problem(text, sizeof text, set, 0);
-    make_hopper_problem(&x, &(struct hopper_problem){text, with}, 7);
     emulate_schedule(0, EMULATE_FORWARDS);
     if (strcmp(kernel, "hopper_jvp") == 0) {
-        CHECK_OK(agc_arrays_run(&x, AG_MAP_JVP));
-        wrong = count_wrong_results(&x, FORWARD_RESULTS | JVP_RESULTS, text, false);
-    } else if (CHECK_OK(agc_arrays_run(&x, AG_MAP_FORWARD)) && CHECK_OK(agc_arrays_run(&x, AG_MAP_VJP))) {
-        wrong = count_wrong_results(&x, FORWARD_RESULTS | VJP_RESULTS, text, false);
+        CHECK_OK(agc_arrays_run(&problem->x, AG_MAP_JVP));
+        wrong = count_wrong_of(problem, FORWARD_RESULTS | JVP_RESULTS);
+    } else if (CHECK_OK(agc_arrays_run(&problem->x, AG_MAP_FORWARD)) &&
+               CHECK_OK(agc_arrays_run(&problem->x, AG_MAP_VJP))) {
+        wrong = count_wrong_of(problem, FORWARD_RESULTS | VJP_RESULTS);
     }
-    CHECK((wrong > 0) == (feature != 0), "%s, feature %u in %s: %d results are out of the rule",
-          hopper_sets[set].name, (unsigned)feature, kernel, wrong);
+    CHECK((wrong > 0) == (feature != 0), "%s, feature %u in %s: %d results are out of the rule", set,
+          (unsigned)feature, kernel, wrong);
     emulate_plant_feature(0, "");
-    agc_arrays_destroy(&x);
 }
 /* The same in vjp_jvp; the maps before it are right. */
-static void check_second_fault(int set, uint32_t feature)
+static void check_second_fault(struct prepared *problem, const char *set, uint32_t feature)
 {
-    char text[256];
-    struct arrays x;
     int wrong = 0;
-    format_set_problem(text, sizeof text, set, 0);
-    make_hopper_problem(&x, &(struct hopper_problem){text, 0}, 7);
     emulate_schedule(0, EMULATE_FORWARDS);
-    CHECK_OK(agc_arrays_run(&x, AG_MAP_JVP));
+    CHECK_OK(agc_arrays_run(&problem->x, AG_MAP_JVP));
     emulate_plant_feature(feature, "hopper_second_ring");
-    if (CHECK_OK(agc_arrays_run(&x, AG_MAP_VJP_JVP))) {
-        wrong = count_wrong_results(&x, VJP_JVP_RESULTS, text, false);
+    if (CHECK_OK(agc_arrays_run(&problem->x, AG_MAP_VJP_JVP))) {
+        wrong = count_wrong_of(problem, VJP_JVP_RESULTS);
     }
-    CHECK((wrong > 0) == (feature != 0), "%s, feature %u in vjp_jvp: %d results are out of the rule",
-          hopper_sets[set].name, (unsigned)feature, wrong);
+    CHECK((wrong > 0) == (feature != 0), "%s, feature %u in vjp_jvp: %d results are out of the rule", set,
+          (unsigned)feature, wrong);
     emulate_plant_feature(0, "");
-    agc_arrays_destroy(&x);
+}
+/* In one of the problems of the set: with vjp in one kernel and, with AG_INVARIANT, in two. */
+static void check_set_faults(const char *set, uint32_t features, const char *text)
+{
+    struct prepared one, two;
+    prepare(&one, &(struct hopper_problem){text, 0});
+    prepare(&two, &(struct hopper_problem){text, INVARIANT});
+    check_feature_fault(&one, set, 0, "");
+    check_feature_fault(&two, set, 0, "");
+    check_second_fault(&one, set, 0);
+    for (uint32_t feature = 1; feature <= features; feature *= 2) {
+        if (features & feature) {
+            check_feature_fault(&one, set, feature, "hopper_forward");
+            check_feature_fault(&one, set, feature, "hopper_jvp");
+            check_feature_fault(&one, set, feature, "hopper_ring");
+            check_second_fault(&one, set, feature);
+            check_feature_fault(&two, set, feature, "hopper_dkdv");
+            check_feature_fault(&two, set, feature, "hopper_dq");
+            if (features & AGI_HAS_BIAS) {
+                check_feature_fault(&one, set, feature, "hopper_dbias");
+            }
+        }
+    }
+    if (features & AGI_HAS_BIAS) {
+        check_feature_fault(&one, set, WRONG_BIAS_TILE, "hopper_forward");
+        check_feature_fault(&one, set, WRONG_BIAS_TILE, "hopper_jvp");
+    }
+    if (features & (AGI_HAS_BIAS | AGI_HAS_RELATIVE)) {
+        check_feature_fault(&one, set, WRONG_TANGENT, "hopper_jvp");
+    }
+    unprepare(&one);
+    unprepare(&two);
 }
 static void check_feature_faults(void)
 {
+    char text[256];
     for (int set = 0; set < N_HOPPER_SETS; set++) {
-        check_feature_fault(set, 0, "");
-        check_second_fault(set, 0);
-        for (uint32_t feature = 1; feature <= hopper_sets[set].features; feature *= 2) {
-            if (hopper_sets[set].features & feature) {
-                check_feature_fault(set, feature, "hopper_forward");
-                check_feature_fault(set, feature, "hopper_jvp");
-                check_feature_fault(set, feature, "hopper_ring");
-                check_second_fault(set, feature);
-                check_feature_fault(set, feature, "hopper_dkdv");
-                check_feature_fault(set, feature, "hopper_dq");
-                if (hopper_sets[set].features & AGI_HAS_BIAS) {
-                    check_feature_fault(set, feature, "hopper_dbias");
-                }
-            }
-        }
-        if (hopper_sets[set].features & AGI_HAS_BIAS) {
-            check_feature_fault(set, WRONG_BIAS_TILE, "hopper_forward");
-            check_feature_fault(set, WRONG_BIAS_TILE, "hopper_jvp");
-        }
-        if (hopper_sets[set].features & (AGI_HAS_BIAS | AGI_HAS_RELATIVE)) {
-            check_feature_fault(set, WRONG_TANGENT, "hopper_jvp");
-        }
+        format_set_problem(text, sizeof text, set, 0);
+        check_set_faults(hopper_sets[set].name, hopper_sets[set].features, text);
     }
 }
 
 /* Classes of a mask's tiles that are wrong, in vjp_jvp, whose tiles have one or half of one. */
 static void check_second_class_faults(const char *text)
 {
-    const struct hopper_problem problem = {text, MASK_BY_TILES};
+    struct prepared problem;
+    prepare(&problem, &(struct hopper_problem){text, MASK_BY_TILES});
+    emulate_schedule(0, EMULATE_FORWARDS);
+    CHECK_OK(agc_arrays_run(&problem.x, AG_MAP_JVP));
     for (int kind = CLASSES_AS_MADE; kind < CLASSES_KINDS; kind++) {
         const bool right = kind == CLASSES_AS_MADE || kind == CLASSES_ALL_MIXED;
-        struct arrays x;
-        int wrong = 0;
-        make_hopper_problem(&x, &problem, 7);
-        emulate_schedule(0, EMULATE_FORWARDS);
-        CHECK_OK(agc_arrays_run(&x, AG_MAP_JVP));
         emulate_change_classes(kind);
-        if (CHECK_OK(agc_arrays_run(&x, AG_MAP_VJP_JVP))) {
-            wrong = count_wrong_results(&x, VJP_JVP_RESULTS, text, false);
-        }
+        CHECK_OK(agc_arrays_run(&problem.x, AG_MAP_VJP_JVP));
         emulate_change_classes(CLASSES_AS_MADE);
+        const int wrong = count_wrong_of(&problem, VJP_JVP_RESULTS);
         CHECK((wrong > 0) == !right, "'%s', classes of kind %d: %d results of vjp_jvp are out of the rule",
               text, kind, wrong);
-        agc_arrays_destroy(&x);
     }
+    unprepare(&problem);
 }
 
 /* The same in forward and vjp. Tiles of forward have two of them, so it need not see each fault; at head sizes above 64
  * those of vjp have one. */
 static void check_class_faults(void)
 {
-    const struct hopper_problem problem = {"h1 q200 k272 d128 bf16 mask=11qk", MASK_BY_TILES};
+    struct prepared problem;
+    prepare(&problem, &(struct hopper_problem){"h1 q200 k272 d128 bf16 mask=11qk", MASK_BY_TILES});
+    emulate_schedule(0, EMULATE_FORWARDS);
     for (int kind = CLASSES_AS_MADE; kind < CLASSES_KINDS; kind++) {
         const bool right = kind == CLASSES_AS_MADE || kind == CLASSES_ALL_MIXED;
-        struct arrays x;
-        make_hopper_problem(&x, &problem, 7);
-        emulate_schedule(0, EMULATE_FORWARDS);
-        CHECK_OK(agc_arrays_run(&x, AG_MAP_FORWARD));
+        CHECK_OK(agc_arrays_run(&problem.x, AG_MAP_FORWARD));
         emulate_change_classes(kind);
-        CHECK_OK(agc_arrays_run(&x, AG_MAP_VJP));
-        const int of_vjp = count_wrong_results(&x, RESULT(T_DQ) | RESULT(T_DK), problem.text, false);
-        CHECK_OK(agc_arrays_run(&x, AG_MAP_FORWARD));
-        const int of_forward = count_wrong_results(&x, RESULT(T_O), problem.text, false);
+        CHECK_OK(agc_arrays_run(&problem.x, AG_MAP_VJP));
+        const int of_vjp = count_wrong_of(&problem, RESULT(T_DQ) | RESULT(T_DK));
+        CHECK_OK(agc_arrays_run(&problem.x, AG_MAP_FORWARD));
+        const int of_forward = count_wrong_of(&problem, RESULT(T_O));
         emulate_change_classes(CLASSES_AS_MADE);
         CHECK((of_forward + of_vjp > 0) == !right,
               "classes of kind %d: %d results of forward and %d of vjp are out of the rule", kind, of_forward,
               of_vjp);
-        agc_arrays_destroy(&x);
     }
+    unprepare(&problem);
 }
 
 /* vjp or vjp_jvp with lists of steps that are wrong in this way, in a process of its own: blocks may wait for ever. dQ
  * or tdQ begins with other numbers than zeros. */
-static void run_visits_alone(const struct hopper_problem *problem, int kind, bool second)
+static void run_visits_alone(struct prepared *problem, int kind, bool second)
 {
     const enum tensor of_queries = second ? T_TDQ : T_DQ, of_keys = second ? T_TDK : T_DK;
-    struct arrays x;
-    make_hopper_problem(&x, problem, 7);
+    struct arrays *x = &problem->x;
     emulate_schedule(1, EMULATE_BACKWARDS);
     emulate_change_visits(kind);
-    bool ran = agc_arrays_run(&x, second ? AG_MAP_JVP : AG_MAP_FORWARD) == AG_OK;
-    memset(x.data[of_queries], 0x55, (size_t)x.count[of_queries] * sizeof(uint16_t));
-    ran = ran && agc_arrays_run(&x, second ? AG_MAP_VJP_JVP : AG_MAP_VJP) == AG_OK;
-    _exit(!ran || count_wrong_results(&x, RESULT(of_queries) | RESULT(of_keys), problem->text, false) != 0);
+    bool ran = agc_arrays_run(x, second ? AG_MAP_JVP : AG_MAP_FORWARD) == AG_OK;
+    memset(x->data[of_queries], 0x55, (size_t)x->count[of_queries] * sizeof(uint16_t));
+    ran = ran && agc_arrays_run(x, second ? AG_MAP_VJP_JVP : AG_MAP_VJP) == AG_OK;
+    _exit(!ran || count_wrong_of(problem, RESULT(of_queries) | RESULT(of_keys)) != 0);
 }
 static void check_visit_faults(bool second)
 {
     static const struct hopper_problem masked[] = {
         {"h2 kv1 q200 k400 d64 bf16 mask=11qk", MASK_BY_TILES},
         {"h1 q270 k400 d128 f16 mask=11qk causal align=bottom-right", MASK_BY_TILES}};
+    struct prepared problems[2];
+    for (int n = 0; n < 2; n++) {
+        prepare(&problems[n], &masked[n]);
+    }
     for (int kind = VISITS_AS_MADE; kind < VISITS_KINDS; kind++) {
         int found = 0;
         for (int n = 0; n < 2; n++) {
@@ -355,13 +383,16 @@ static void check_visit_faults(bool second)
             test_need(child >= 0, "fork");
             if (child == 0) {
                 dup2(open("/dev/null", O_WRONLY), 2);
-                run_visits_alone(&masked[n], kind, second);
+                run_visits_alone(&problems[n], kind, second);
             }
             test_need(waitpid(child, &status, 0) == child, "waitpid");
             found += !WIFEXITED(status) || WEXITSTATUS(status) != 0;
         }
         CHECK((found > 0) == (kind != VISITS_AS_MADE), "%s, visits of kind %d: found in %d problems of 2",
               second ? "vjp_jvp" : "vjp", kind, found);
+    }
+    for (int n = 0; n < 2; n++) {
+        unprepare(&problems[n]);
     }
 }
 

@@ -2,8 +2,9 @@
  * every set of score features, tiles that are cut on each side; copies that arrive early or late, the first or the last
  * warp ahead, the last warps behind.
  *
- * cuda_hopper_emulated [SCHEDULES [NUMBER]]: how many of the six schedules each problem runs under, another one first
- * for each; this problem alone. */
+ * cuda_hopper_emulated [SEED [STEP [NUMBER]]]: of the long lists, of single problems and of tiled masks, one of STEP,
+ * which ones by SEED, each under one schedule, another one for the next; if STEP is 1 each under all six. NUMBER: this
+ * problem alone. */
 #include "hopper_list.h"
 
 /* Under which schedule the problem runs, in rings of which length. */
@@ -19,15 +20,23 @@ static void check_problem(const struct hopper_problem *problem, int number, int 
     check_hopper_problem(problem, number);
 }
 
-/* Runs the problem's maps, with results that are not those of the run before. */
-static void run_anew(struct arrays *x, const struct hopper_problem *problem, uint64_t results)
+/* Before a run: its results shall not be those of the run before. */
+static void spoil_results(struct arrays *x, uint64_t results)
 {
     for (int t = 0; t < T_COUNT; t++) {
         if (results & RESULT(t) && x->data[t] != NULL) {
             memset(x->data[t], 0x55, tensor_bytes(x, (enum tensor)t));
         }
     }
-    CHECK_OK(run_hopper_maps(x, problem));
+}
+/* Have these results the same bits as those that were kept? */
+static void check_same(const struct arrays *x, void *const *kept, uint64_t results, const char *text)
+{
+    for (int t = 0; t < T_COUNT; t++) {
+        if (results & RESULT(t) && x->data[t] != NULL) {
+            same_tensor(x, (enum tensor)t, x->data[t], kept[t], text);
+        }
+    }
 }
 
 /* However many multiprocessors share the tiles of forward, and the blocks of keys of vjp and vjp_jvp in one kernel,
@@ -44,15 +53,12 @@ static void check_grids(const struct hopper_problem *problem)
     for (int n = 0; n < 3; n++) {
         emulated_processors = processors[n];
         emulate_schedule(n & 1, n % EMULATE_ORDERS);
-        run_anew(&x, problem, results);
+        spoil_results(&x, results);
+        CHECK_OK(run_hopper_maps(&x, problem));
         if (n == 0) {
             keep_outputs(&x, kept);
         }
-        for (int t = 0; t < T_COUNT; t++) {
-            if (results & RESULT(t) && x.data[t] != NULL) {
-                same_tensor(&x, (enum tensor)t, x.data[t], kept[t], problem->text);
-            }
-        }
+        check_same(&x, kept, results, problem->text);
     }
     emulated_processors = usual;
     emulated_ring_most = 64;
@@ -160,19 +166,17 @@ static void check_alone(const char *text)
 /* ---- Masks by tiles ---- */
 
 /* Maps by the error rule; and with the bits that they have if no tile is left out. */
-static void check_skipping(struct arrays *x, const char *text, const uint32_t maps[2], uint64_t results)
+static void check_skipping(const struct error_truth *truth, struct arrays *x, const char *text,
+                           const uint32_t maps[2], uint64_t results)
 {
     void *kept[T_COUNT];
-    check_masked_maps(x, text, maps, results);
+    check_masked_maps(truth, x, text, maps, results);
     keep_outputs(x, kept);
+    spoil_results(x, results);
     emulate_change_classes(CLASSES_ALL_MIXED);
-    check_masked_maps(x, text, maps, results);
+    run_masked_maps(x, maps);
     emulate_change_classes(CLASSES_AS_MADE);
-    for (int t = 0; t < T_COUNT; t++) {
-        if (results & RESULT(t) && x->data[t] != NULL) {
-            same_tensor(x, (enum tensor)t, x->data[t], kept[t], text);
-        }
-    }
+    check_same(x, kept, results, text);
     free_outputs(kept);
 }
 
@@ -180,12 +184,14 @@ static void check_tiled_mask(const struct hopper_problem *problem, int schedule,
 {
     struct arrays x;
     make_tiled_mask(&x, problem);
+    struct error_truth truth = truth_of(&x);
     prepare(problem, schedule);
-    check_skipping(&x, problem->text, masked_first_order, FORWARD_RESULTS | VJP_RESULTS);
+    check_skipping(&truth, &x, problem->text, masked_first_order, FORWARD_RESULTS | VJP_RESULTS);
     if (with_tangents) {
-        remove_tangents(&x, problem->with);
-        check_skipping(&x, problem->text, masked_tangents, FORWARD_RESULTS | JVP_RESULTS | VJP_JVP_RESULTS);
+        check_skipping(&truth, &x, problem->text, masked_tangents,
+                       FORWARD_RESULTS | JVP_RESULTS | VJP_JVP_RESULTS);
     }
+    agc_error_truth_destroy(&truth);
     agc_arrays_destroy(&x);
 }
 
@@ -255,50 +261,68 @@ static const struct hopper_problem grids[] = {
 };
 enum { N_GRIDS = sizeof grids / sizeof grids[0] };
 
+/* The problems under their numbers: those of hopper_problem_of, then masks by tiles, then grids. */
+static void check_by_number(int n, int schedule, bool with_tangents)
+{
+    if (n < N_NUMBERS) {
+        check_number(n, schedule);
+    } else if (n < N_NUMBERS + N_TILED_MASKS) {
+        check_tiled_mask(&tiled_masks[n - N_NUMBERS], schedule, with_tangents);
+    } else {
+        check_grids(&grids[n - N_NUMBERS - N_TILED_MASKS]);
+    }
+}
+/* Is it in one of the long lists? */
+static bool is_sampled(int n)
+{
+    return n < N_PROBLEMS || (n >= N_NUMBERS && n < N_NUMBERS + N_TILED_MASKS);
+}
+
+static void check_others(void)
+{
+    check_given("b2 h2 kv1 q70 k80 d64 bf16 causal sink");
+    check_given("b3 h1 q100 k140 d128 f16 packed=230,270");
+    check_entries("h2 q70 k136 d128 bf16 bias=1hqk");
+    check_entries("b2 h1 q140 k200 d64 f16 bias=b1qk causal");
+    check_hiding_bias("h2 q140 k296 d128 bf16 bias=1hqk sink");
+    check_hiding_bias("h2 q70 k201 d64 f16 bias=1hqk");
+    check_alone("h2 kv1 q70 k80 d100 bf16");
+    check_alone("h2 kv1 q70 k80 d160 f16");
+    check_all_maps("h1 q70 k80 d64 bf16 causal scale=300");
+    check_all_maps("h1 q70 k70 d20 f16 scale=300");
+    check_all_maps("h1 q70 k70 d64 bf16 scale=300 softcap=50");
+    check_all_maps("h1 q70 k90 d128 f16 scale=300 softcap=100 causal");
+    check_all_maps("h1 q70 k90 d64 f16 scale=300 alibi table=20");
+    check_all_maps("h1 q70 k130 d128 bf16 scale=300 bias=1hqk dropout=0.2");
+    check_all_maps("h1 q70 k90 d128 bf16 scale=300");
+    check_all_maps("h1 q66 k70 d100 f16 scale=300 causal");
+    check_all_maps("h1 q70 k130 d64 f32 scale=300");
+    check_all_maps("h1 q66 k70 d100 f32 scale=300 causal");
+    check_all_maps("h1 q66 k70 d160 bf16 scale=300");
+    for (uint32_t absent = 1; absent < 16; absent *= 2) {
+        check_absent("h1 q70 k80 d64 bf16 causal", absent);
+        check_absent("h1 q70 k80 d128 f16", ~absent);
+    }
+}
+
 int main(int argc, char **argv)
 {
-    const int schedules = argc > 1 ? atoi(argv[1]) : 1, only = argc > 2 ? atoi(argv[2]) : -1;
+    const unsigned long seed = argc > 1 ? strtoul(argv[1], NULL, 10) : 1;
+    const int step = argc > 2 ? atoi(argv[2]) : 1, only = argc > 3 ? atoi(argv[3]) : -1;
+    test_need(step > 0, "STEP is below 1");
     emulated_hopper = true;
-    for (int n = 0; n < N_NUMBERS; n++) {
-        for (int s = 0; s < schedules && (only < 0 || n == only); s++) {
-            check_number(n, (n + n / EMULATE_SCHEDULES + s) % EMULATE_SCHEDULES);
-        }
-    }
-    for (int n = 0; n < N_TILED_MASKS * schedules; n++) {
-        const int number = n % N_TILED_MASKS, schedule = number + n / N_TILED_MASKS;
-        if (only < 0 || only == N_NUMBERS + number) {
-            check_tiled_mask(&tiled_masks[number], schedule, schedules > 1 || n % 2 == 0);
-        }
-    }
-    for (int n = 0; n < N_GRIDS; n++) {
-        if (only < 0 || only == N_NUMBERS + N_TILED_MASKS + n) {
-            check_grids(&grids[n]);
+    for (int n = 0; n < N_NUMBERS + N_TILED_MASKS + N_GRIDS; n++) {
+        const bool drawn = !is_sampled(n) || (unsigned)n % (unsigned)step == seed % (unsigned)step;
+        const int schedules = step == 1 && n < N_NUMBERS + N_TILED_MASKS ? EMULATE_SCHEDULES : 1;
+        for (int s = 0; s < schedules && (only >= 0 ? n == only : drawn); s++) {
+            const unsigned long schedule = seed + (unsigned long)(n + n / EMULATE_SCHEDULES + s);
+            check_by_number(n, (int)(schedule % EMULATE_SCHEDULES), step == 1 || schedule % 2 == 0);
         }
     }
     if (only < 0) {
-        check_given("b2 h2 kv1 q70 k80 d64 bf16 causal sink");
-        check_given("b3 h1 q100 k140 d128 f16 packed=230,270");
-        check_entries("h2 q70 k136 d128 bf16 bias=1hqk");
-        check_entries("b2 h1 q140 k200 d64 f16 bias=b1qk causal");
-        check_hiding_bias("h2 q140 k296 d128 bf16 bias=1hqk sink");
-        check_hiding_bias("h2 q70 k201 d64 f16 bias=1hqk");
-        check_alone("h2 kv1 q70 k80 d100 bf16");
-        check_alone("h2 kv1 q70 k80 d160 f16");
-        check_all_maps("h1 q70 k80 d64 bf16 causal scale=300");
-        check_all_maps("h1 q70 k70 d20 f16 scale=300");
-        check_all_maps("h1 q70 k70 d64 bf16 scale=300 softcap=50");
-        check_all_maps("h1 q70 k90 d128 f16 scale=300 softcap=100 causal");
-        check_all_maps("h1 q70 k90 d64 f16 scale=300 alibi table=20");
-        check_all_maps("h1 q70 k130 d128 bf16 scale=300 bias=1hqk dropout=0.2");
-        check_all_maps("h1 q70 k90 d128 bf16 scale=300");
-        check_all_maps("h1 q66 k70 d100 f16 scale=300 causal");
-        check_all_maps("h1 q70 k130 d64 f32 scale=300");
-        check_all_maps("h1 q66 k70 d100 f32 scale=300 causal");
-        check_all_maps("h1 q66 k70 d160 bf16 scale=300");
-        for (uint32_t absent = 1; absent < 16; absent *= 2) {
-            check_absent("h1 q70 k80 d64 bf16 causal", absent);
-            check_absent("h1 q70 k80 d128 f16", ~absent);
-        }
+        check_others();
+    }
+    if (only < 0 && step == 1) {
         const int ran = emulate_report(AGI_CUDA_N_PORTABLE, AGI_CUDA_N_KERNELS);
         CHECK_INT(ran, AGI_CUDA_N_KERNELS - AGI_CUDA_N_PORTABLE);
     }

@@ -372,14 +372,20 @@ static inline bool is_near(const struct arrays *x, const struct error_entry *e)
     return !(gradients & RESULT(e->t)) || has_far_bias(x) || e->error <= near * e->truth;
 }
 
+static inline struct error_truth truth_of(const struct arrays *x)
+{
+    struct error_truth truth;
+    test_need(agc_error_truth_create(&truth, x, 1) == AG_OK, "the truth");
+    return truth;
+}
+
 /* How many of these results are out of the rule; each is printed if loud. */
-static inline int count_wrong_results(struct arrays *x, uint64_t results, const char *text, bool loud)
+static inline int count_wrong(const struct error_truth *truth, const struct arrays *x, uint64_t results,
+                              const char *text, bool loud)
 {
     struct error_entry entries[T_COUNT];
-    struct error_truth truth;
     int count = 0, wrong = 0;
-    test_need(agc_error_truth_create(&truth, x, 1) == AG_OK, "the truth");
-    CHECK_OK(agc_error_entries(&truth, x, entries, &count));
+    CHECK_OK(agc_error_entries(truth, x, entries, &count));
     for (int n = 0; n < count; n++) {
         const struct error_entry *e = &entries[n];
         int64_t at[4] = {0, 0, 0, 0};
@@ -396,6 +402,13 @@ static inline int count_wrong_results(struct arrays *x, uint64_t results, const 
                    (long long)at[1], (long long)at[2], (long long)at[3]);
         }
     }
+    return wrong;
+}
+/* By a truth that is needed once. */
+static inline int count_wrong_results(const struct arrays *x, uint64_t results, const char *text, bool loud)
+{
+    struct error_truth truth = truth_of(x);
+    const int wrong = count_wrong(&truth, x, results, text, loud);
     agc_error_truth_destroy(&truth);
     return wrong;
 }
