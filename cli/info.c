@@ -1,5 +1,6 @@
 /* `attngrad info`: what the library is and what it runs on. */
 #include "attngrad.h"
+#include "backend.h"
 #include "commands.h"
 #include "json.h"
 #include "options.h"
@@ -7,21 +8,25 @@
 
 #include <stdio.h>
 
-static const char help[] = "usage: attngrad info [--json]\n"
-                           "\n"
-                           "Version of the library, processor, its instruction sets, number of processors\n"
-                           "that may be used, backends and compiler of the build, the GPUs that backend\n"
-                           "cuda can use, or why there are none; and what plans in float32 and bfloat16\n"
-                           "choose here, ATTNGRAD_BACKEND and ATTNGRAD_ISA obeyed: backend, instruction\n"
-                           "set, the format it computes in.\n"
-                           "\n"
-                           "options:\n"
-                           "      --json    the same as one JSON object, and the plans' threads and tiles\n"
-                           "  -h, --help    this text\n";
+static const char help[] =
+    "usage: attngrad info [option]...\n"
+    "\n"
+    "Version of the library, processor, its instruction sets, number of processors\n"
+    "that may be used, backends and compiler of the build, the GPUs that backend\n"
+    "cuda can use, or why there are none; and what plans in float32 and bfloat16\n"
+    "choose here, ATTNGRAD_BACKEND and ATTNGRAD_ISA obeyed: backend, instruction\n"
+    "set, the format it computes in.\n"
+    "\n"
+    "options:\n"
+    "      --backend B  the plans are of cpu, reference or cuda; default:\n"
+    "                   ATTNGRAD_BACKEND, else the library chooses, never cuda\n"
+    "      --device N   the number of the plans' GPU, with cuda; default 0\n"
+    "      --json       the same as one JSON object, and the plans' threads and tiles\n"
+    "  -h, --help       this text\n";
 
 /* What a plan of this dtype chooses for a problem that is not tiny. Returns false if there is no plan:
  * ag_last_message() then says why. */
-static bool choice_of(const char *dtype, ag_plan_info *info)
+static bool choice_of(const char *dtype, const ag_options *options, ag_plan_info *info)
 {
     char problem_text[32];
     ag_plan *plan = NULL;
@@ -29,15 +34,16 @@ static bool choice_of(const char *dtype, ag_plan_info *info)
     *info = (ag_plan_info){.struct_size = sizeof *info};
     snprintf(problem_text, sizeof problem_text, "q64 k64 d64 %s", dtype);
     const bool made = ag_problem_parse(problem_text, &problem) == AG_OK &&
-                      ag_plan_create(&plan, &problem, NULL) == AG_OK && ag_plan_info_get(plan, info) == AG_OK;
+                      ag_plan_create(&plan, &problem, options) == AG_OK &&
+                      ag_plan_info_get(plan, info) == AG_OK;
     ag_plan_destroy(plan);
     return made;
 }
 
-static void print_choice(const char *title, const char *dtype)
+static void print_choice(const char *title, const char *dtype, const ag_options *options)
 {
     ag_plan_info info;
-    if (choice_of(dtype, &info)) {
+    if (choice_of(dtype, options, &info)) {
         printf("%s%s%s%s, float%d inside\n", title, info.backend_name, info.isa_name[0] ? ", " : "",
                info.isa_name, info.compute_dtype == AG_F64 ? 64 : 32);
     } else {
@@ -46,11 +52,11 @@ static void print_choice(const char *title, const char *dtype)
 }
 
 /* An object with the fields of ag_plan_info; if there is no plan, with the reason and the field at fault. */
-static void emit_choice(struct json *json, const char *key, const char *dtype)
+static void emit_choice(struct json *json, const char *key, const char *dtype, const ag_options *options)
 {
     ag_plan_info info;
     emit_begin_object(json, key);
-    if (choice_of(dtype, &info)) {
+    if (choice_of(dtype, options, &info)) {
         emit_string(json, "backend", info.backend_name);
         emit_string(json, "isa", info.isa_name);
         emit_integer(json, "threads", info.threads);
@@ -78,7 +84,7 @@ static const char *why_no_devices(void)
     return made ? "" : ag_last_message();
 }
 
-static void print_text(const ag_info *info)
+static void print_text(const ag_info *info, const ag_options *options)
 {
     printf("version           %s\n", info->version);
     printf("processor         %s\n", info->cpu);
@@ -91,11 +97,11 @@ static void print_text(const ag_info *info)
     } else {
         printf("devices           none: %s\n", why_no_devices());
     }
-    print_choice("plan in float32   ", "f32");
-    print_choice("plan in bfloat16  ", "bf16");
+    print_choice("plan in float32   ", "f32", options);
+    print_choice("plan in bfloat16  ", "bf16", options);
 }
 
-static void print_json(const ag_info *info)
+static void print_json(const ag_info *info, const ag_options *options)
 {
     struct json json = emit_to(stdout);
     emit_begin_object(&json, NULL);
@@ -109,16 +115,30 @@ static void print_json(const ag_info *info)
     if (info->devices[0] == '\0') {
         emit_string(&json, "no_devices", why_no_devices());
     }
-    emit_choice(&json, "plan_f32", "f32");
-    emit_choice(&json, "plan_bf16", "bf16");
+    emit_choice(&json, "plan_f32", "f32", options);
+    emit_choice(&json, "plan_bf16", "bf16", options);
     emit_end(&json);
 }
 
 int info_main(int argc, char **argv)
 {
-    bool want_json;
-    int status;
-    if (!options_json(argc, argv, help, &want_json, &status)) {
+    bool want_help = false, want_json = false;
+    struct backend_choice backend = {NULL, -1};
+    const struct option options[] = {{"help", OPTION_FLAG, &want_help, 0, 0},
+                                     {"json", OPTION_FLAG, &want_json, 0, 0},
+                                     {"backend", OPTION_TEXT, &backend.name, 0, 0},
+                                     {"device", OPTION_INTEGER, &backend.device, 0, MAX_DEVICE}};
+    struct positionals none = {NULL, 0, 0};
+    ag_options plan = AG_OPTIONS_INIT;
+    int status = options_parse(argc, argv, options, sizeof options / sizeof options[0], &none);
+    if (status == 0 && want_help) {
+        fputs(help, stdout);
+        return EXIT_PASS;
+    }
+    if (status == 0) {
+        status = choose_backend("info", &backend, &plan);
+    }
+    if (status != 0) {
         return status;
     }
     ag_info info = {.struct_size = sizeof info};
@@ -126,9 +146,9 @@ int info_main(int argc, char **argv)
         return run_error("info", "%s", ag_last_message());
     }
     if (want_json) {
-        print_json(&info);
+        print_json(&info, &plan);
     } else {
-        print_text(&info);
+        print_text(&info, &plan);
     }
     return EXIT_PASS;
 }

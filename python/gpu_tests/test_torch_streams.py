@@ -154,6 +154,20 @@ def test_graph_of_second_derivatives():
         assert same(results, step()), n
 
 
+def test_graph_keeps_its_tables():
+    """A replay reads the slopes of its own plan, also when the caches of plans have dropped it."""
+    needs_gpu()
+    q, k, v = (draw(1, 4, 200, 64, dtype=torch.float32).to("cuda") for _ in range(3))
+    graph, o = capture(lambda: sdpa(q, k, v, alibi=[0.5, 0.1, 0.05, 0.01]))
+    graph.replay()
+    wanted = o.clone()
+    for cache in (attngrad.torch._ops.plan_of_shapes, attngrad._plan.get):
+        cache.cache_clear()
+    others = [sdpa(q, k, v, alibi=[n + 1.0] * 4) for n in range(4)]  # take what memory is free
+    graph.replay()
+    assert torch.equal(o, wanted) and not torch.equal(o, others[0])
+
+
 def test_graph_on_two_streams():
     """One graph replayed on two streams in turn."""
     needs_gpu()

@@ -64,17 +64,24 @@ def direction_of(g):
     return torch.cos(torch.arange(g.numel(), device=DEVICE)).bfloat16().reshape(g.shape).to(g)
 
 
-def derivatives(name, attention, padded, size=SMALL, dtype=torch.float32):
-    """The loss, its gradients, and the product of its Hessian and a direction. padded: the second text is shorter."""
-    model = model_of(name, attention, size, dtype)
+def inputs_of(kind, size):
+    """Two texts; "padded": the second one is shorter; "packed": each is several texts one after another."""
     generator = torch.Generator().manual_seed(5)
     tokens = torch.randint(3, 40, (2, size.tokens), generator=generator).to(DEVICE)
-    parameters = list(model.parameters())
+    if kind == "packed":
+        positions = torch.arange(size.tokens, device=DEVICE).remainder(size.tokens // 3).expand(2, -1)
+        return {"input_ids": tokens, "position_ids": positions, "labels": tokens}
     keep = torch.ones_like(tokens)
-    if padded:
+    if kind == "padded":
         keep[1, size.kept :] = 0
-    labels = tokens.masked_fill(keep == 0, -100)
-    loss = model(input_ids=tokens, attention_mask=keep, labels=labels, use_cache=False).loss
+    return {"input_ids": tokens, "attention_mask": keep, "labels": tokens.masked_fill(keep == 0, -100)}
+
+
+def derivatives(name, attention, kind, size=SMALL, dtype=torch.float32):
+    """The loss, its gradients, and the product of its Hessian and a direction."""
+    model = model_of(name, attention, size, dtype)
+    parameters = list(model.parameters())
+    loss = model(**inputs_of(kind, size), use_cache=False).loss
     gradients = torch.autograd.grad(loss, parameters, create_graph=True)
     slope = sum((g * direction_of(g)).sum() for g in gradients)
     return loss, gradients, torch.autograd.grad(slope, parameters)
@@ -86,8 +93,8 @@ def distance(a, b):
 
 
 def check(name):
-    for padded in (False, True):
-        ours, eager = derivatives(name, "attngrad", padded), derivatives(name, "eager", padded)
+    for kind in ("whole", "padded", "packed"):
+        ours, eager = derivatives(name, "attngrad", kind), derivatives(name, "eager", kind)
         assert abs(ours[0] - eager[0]) < 1e-5, f"{ours[0]} instead of {eager[0]}"
         assert distance(ours[1], eager[1]) < 1e-4, distance(ours[1], eager[1])
         assert distance(ours[2], eager[2]) < 1e-3, distance(ours[2], eager[2])
@@ -96,8 +103,10 @@ def check(name):
 def check_large(name):
     """In bfloat16, one text padded. The truth is eager attention in float32 of the same weights: in float64 eager gives
     NaN for rows that see nothing. All layers round to 16 bits, so eager in bfloat16 says how far that leads."""
-    truth = derivatives(name, "eager", True, LARGE)
-    ours, eager = (derivatives(name, attention, True, LARGE, torch.bfloat16) for attention in ("attngrad", "eager"))
+    truth = derivatives(name, "eager", "padded", LARGE)
+    ours, eager = (
+        derivatives(name, attention, "padded", LARGE, torch.bfloat16) for attention in ("attngrad", "eager")
+    )
     assert abs(ours[0] - truth[0]) < LOSS * truth[0], f"{ours[0]} instead of {truth[0]}"
     for what, got, theirs, wanted in zip(("gradients", "product"), ours[1:], eager[1:], truth[1:]):
         error, usual = distance(got, wanted), distance(theirs, wanted)

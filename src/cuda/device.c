@@ -99,22 +99,37 @@ const agi_isa agi_cuda_isas[AGI_N_CUDA_ISAS] = {{AG_ISA_SM80, "sm80", true, is_s
 
 /* ---- A list for people ---- */
 
-static void append_device(const agi_cuda_driver *cu, CUdevice number, char *text, size_t size)
+enum { DEVICE_TEXT = 160 };
+
+static void describe(const agi_cuda_driver *cu, CUdevice number, char text[DEVICE_TEXT])
 {
     agi_cuda_device device;
     size_t bytes = 0;
+    text[0] = '\0';
     if (agi_cuda_describe_device(cu, number, &device) == AG_OK && cu->DeviceTotalMem(&bytes, number) == 0) {
-        const size_t used = strlen(text);
-        snprintf(text + used, size - used, "%s%d: %s, sm%d, %.0f GiB", used > 0 ? "; " : "", number,
-                 device.name, device.capability, (double)bytes / 0x1p30);
+        snprintf(text, DEVICE_TEXT, "%d: %s, sm%d, %.0f GiB", number, device.name, device.capability,
+                 (double)bytes / 0x1p30);
     }
 }
 
+/* As many as fit, and then how many do not. */
 void agi_cuda_list_devices(char *text, size_t size)
 {
+    enum { MORE = 16 }; /* "; and 1234 more" */
     const agi_cuda_driver *cu = agi_cuda_driver_if_any();
+    size_t used = 0;
     text[0] = '\0';
     for (int n = 0; cu != NULL && n < cu->n_devices; n++) {
-        append_device(cu, n, text, size);
+        char device[DEVICE_TEXT];
+        describe(cu, n, device);
+        const size_t last = n == cu->n_devices - 1 ? 0 : MORE, length = strlen(device) + (used > 0 ? 2 : 0);
+        if (used + length + last >= size) {
+            snprintf(text + used, size - used, "; and %d more", cu->n_devices - n);
+            return;
+        }
+        if (device[0] != '\0') {
+            snprintf(text + used, size - used, "%s%s", used > 0 ? "; " : "", device);
+            used += length;
+        }
     }
 }

@@ -35,15 +35,17 @@ static int64_t ring_sums(const ag_problem *p, int64_t tile)
 
 /* The steps that a mask leaves are as many as tiles of queries times blocks of keys: with a mask for each head and as
  * many queries as keys, beyond about a million keys in vjp and half as many in vjp_jvp they would take more memory than
- * the sums and a float32 copy of K, and a call has memory of the order of its tensors alone. */
+ * the sums and a float32 copy of K, and a call has memory of the order of its tensors alone. By the longest sequence:
+ * a batch has the same kernels packed and padded. */
 static bool lists_fit(const ag_problem *p, agi_hopper_choice choice)
 {
-    const int64_t visits = choice.features & AGI_HAS_MASK ? visits_of_mask(p, choice.tile) : 0;
-    const int64_t keys =
-        agi_has(p, AG_PACKED) ? p->kv_total : agi_saturating_product(p->batch, p->kv_len, 1, 1);
+    const int64_t blocks = agi_hopper_key_blocks(p), steps = agi_hopper_most_visits(p, choice.tile);
+    const int64_t visits =
+        choice.features & AGI_HAS_MASK ? agi_saturating_product(p->mask_size[1], blocks, steps, 1) : 0;
+    const int64_t queries = agi_cuda_divide_up(p->q_len, choice.tile) * choice.tile;
     const int64_t numbers_of_visit = (int64_t)(sizeof(agi_hopper_visit) / sizeof(float));
-    return visits <= ring_sums(p, choice.tile) / numbers_of_visit +
-                         agi_saturating_product(keys, p->kv_heads, p->dim_qk, 1) / numbers_of_visit;
+    return visits <= agi_saturating_product(p->heads, queries, ring_channels(p), 1) / numbers_of_visit +
+                         agi_saturating_product(p->kv_len, p->kv_heads, p->dim_qk, 1) / numbers_of_visit;
 }
 
 /* vjp and vjp_jvp in one kernel: a plan may have it if its table is not sm80. It sums dQ or tdQ over the keys in an

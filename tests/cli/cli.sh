@@ -111,6 +111,9 @@ works_with "plan     reference, " check "q8 d4 f32" --backend reference
 works_with "processors" info
 works_with "devices           " info
 json_works info --json
+works_with "plan in float32   reference, float64 inside" info --backend reference
+refused_with "--backend: 'gpu' is not built into this command" info --backend gpu
+works_with "none: options: device is 3: the cpu backend has no devices" info --backend cpu --device 2
 ATTNGRAD_BACKEND='' ATTNGRAD_ISA=scalar "$attngrad" info >"$dir/scalar"
 for format in float32 bfloat16; do
     check "info: ATTNGRAD_ISA=scalar is what a plan in $format uses" \

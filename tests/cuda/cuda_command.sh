@@ -7,6 +7,7 @@ set -u
 works_with "devices           0: Fake GPU 0, sm90, 1 GiB; 1: Fake GPU 1, sm90, 2 GiB" info
 works_with '"devices": "0: Fake GPU 0, sm90, 1 GiB; 1: Fake GPU 1, sm90, 2 GiB"' info --json
 works_with "backends          cpu reference cuda" info
+works_with "plan in bfloat16  none: options: device is 8, number 7 of cuda: there are 2" info --backend cuda --device 7
 for command in check bench; do
     refused_with "options: device is 8, number 7 of cuda: there are 2" $command "q8 d16 f32" --backend cuda --device 7
     refused_with "options: device is 2: the cpu backend has no devices" $command "q8 d16 f32" --device 1

@@ -1,5 +1,6 @@
 /* The driver's part of the CUDA backend on the fake driver: when it is opened, contexts pushed and popped, failures
  * of the driver, graph capture, threads. Kernels are launched by copying lists, which needs no map. */
+#include "cuda/device.h"
 #include "fake.h"
 
 #include <pthread.h>
@@ -239,9 +240,18 @@ static void threads(void)
     CHECK_INT(atomic_load(&fake->allocations), 0);
 }
 
+/* A GPU that does not fit into the list is counted, not cut. */
+static void list_without_room(void)
+{
+    char text[50];
+    agi_cuda_list_devices(text, sizeof text);
+    CHECK(strcmp(text, "0: Fake GPU 0, sm90, 1 GiB; and 1 more") == 0, "devices is '%s'", text);
+}
+
 int main(void)
 {
     opened_on_request_only();
+    list_without_room();
     bad_images();
     no_context();
     contexts();

@@ -1,5 +1,4 @@
-# The kernels of src/cuda run by emulation (src/cuda/emulate.h): no GPU and no CUDA toolkit is needed, only a C++
-# compiler. One object per image of kernels; the launches are those of the CUDA backend.
+# The kernels of src/cuda run by emulation (src/cuda/emulate.h): no GPU is needed, only a C++ compiler. One object per image of kernels; the launches are those of the CUDA backend.
 check_language(CXX)
 if(NOT CMAKE_CXX_COMPILER)
     message(STATUS "no C++ compiler: the CUDA kernels are not tested by emulation")
@@ -153,8 +152,10 @@ foreach(name empty_rows merge packed)
         $<TARGET_FILE:test_${name}>)
     with_driver(cuda_driver_${name} computes)
 endforeach()
-# Programs of `make test-gpu`.
-set_target_properties(gpu_lists gpu_capture PROPERTIES EXCLUDE_FROM_ALL OFF)
+# Programs of `make test-gpu`, some of which are tests on that driver too: a machine with a GPU shall not be the first to
+# compile them.
+set_target_properties(gpu_bits gpu_capture gpu_hopper gpu_host gpu_kernels gpu_lists gpu_long gpu_progress PROPERTIES
+    EXCLUDE_FROM_ALL OFF)
 foreach(table sm80 sm90)
     add_attngrad_test(cuda_driver_lists_${table} ${CMAKE_COMMAND} -E env ATTNGRAD_BACKEND=cuda ATTNGRAD_ISA=${table}
         FAKE_PROCESSORS=64 $<TARGET_FILE:gpu_lists> 1)

@@ -1,5 +1,6 @@
 /* Extreme values: scores of 1e4 against the plain formulas in long double; sinks of any size; subnormals; softcaps that
  * are tiny or huge. */
+#include "check/error_rule.h"
 #include "device.h"
 #include "outputs.h"
 
@@ -343,6 +344,32 @@ static void sinks_of_any_size(const char *text, const double *sizes, int n)
     }
 }
 
+/* A sink that leaves the keys next to nothing, whose weights count all the same: dsink is made of nothing else if lse
+ * has no cotangent. Few digits are left of them in float32 on tensor cores of 16 bits. */
+static void keys_beside_a_sink(const char *text, double sink)
+{
+    static const enum tensor absent[] = {T_D_LSE, T_TD_LSE};
+    struct error_entry entries[T_COUNT];
+    struct arrays x;
+    int count = 0;
+    make_arrays(&x, text, NULL, 4);
+    set_all(&x, T_SINK, sink);
+    for (int n = 0; n < 2; n++) {
+        set_all(&x, absent[n], 0); /* for the truth */
+        agc_arrays_tensor(&x, absent[n])->data = NULL;
+    }
+    CHECK_OK(agc_arrays_run_all(&x));
+    CHECK_OK(agc_error_rule(&x, 1, entries, &count));
+    for (int n = 0; n < count; n++) {
+        const struct error_entry *e = &entries[n];
+        const bool of_sink = e->t == T_DSINK || e->t == T_TDSINK;
+        CHECK(!of_sink || e->error <= fmax(e->limit, e->truth / 8),
+              "'%s' with a sink of %g: %s: error %.2e of %.2e", text, sink, agc_tensor_info[e->t].name,
+              e->error, e->truth);
+    }
+    agc_arrays_destroy(&x);
+}
+
 static void all_sinks(void)
 {
     static const double sizes[] = {1e9, 3e10, 1e11, 1e30, 3e38, 1.5e308};
@@ -353,6 +380,12 @@ static void all_sinks(void)
     sinks_of_any_size("h1 q70 k2100 d32 bf16 aux=f32 sink", sizes, SIZES - 1);
     sinks_of_any_size("h2 q40 k60 d16 f64 sink causal", sizes, SIZES);
     sinks_of_any_size("h2 q9 k2100 d8 f64 sink", sizes, SIZES);
+    keys_beside_a_sink("h2 q20 k40 d16 f32 sink", 25);
+    keys_beside_a_sink("h2 q20 k40 d16 f32 sink mask=11qk", 25);
+    keys_beside_a_sink("h2 q1 k600 d64 f32 sink", 25);
+    keys_beside_a_sink("h2 kv1 q8 k600 d64 bf16 sink", 25);
+    keys_beside_a_sink("h1 q70 k90 d128 bf16 sink causal", 25);
+    keys_beside_a_sink("h2 q20 k40 d16 f64 sink causal", 45);
 }
 
 /* ---- Subnormals -------------------------------------------------------------------------- */

@@ -101,6 +101,7 @@ class Features(NamedTuple):
     words: str
     buckets: bytes | None
     slopes: bytes | None
+    has_tables: bool  # of buckets or slopes, of which a plan on a GPU has copies there
     keywords: dict[str, int | array]
     backend: int
     threads: int
@@ -212,6 +213,7 @@ def read(features: str) -> Features:
         " ".join(words),
         array("i", map(int, own["buckets"].split(","))).tobytes() if "buckets" in own else None,
         array("d", map(float, own["slopes"].split(","))).tobytes() if "slopes" in own else None,
+        "buckets" in own or "slopes" in own or "alibi" in words,
         _keywords(own),
         _plan.BACKENDS[own.get("backend")],
         int(own.get("threads", 0)),

@@ -158,6 +158,9 @@ def plan_of_shapes(q, k, v, dtype, aux, bias, table, mask, sink, packed, feature
 
 # ---- The call ----
 
+# Plans whose calls were captured in a CUDA graph, which reads their tables at each replay: they are never dropped.
+_captured: set[_core.Plan] = set()
+
 
 def _run(map: int, common: tuple, tensors: dict[str, Tensor | None], flags: int = 0) -> None:
     """One map, on this process or over the ranks of a process group."""
@@ -174,10 +177,13 @@ def run_here(
 ) -> None:
     """One map on this process; `more` are keywords of Plan.run beside those of the features."""
     tensors |= zip(ARRAYS, common[:7], strict=True)
-    keywords = _features.read(common[12]).keywords
+    f = _features.read(common[12])
+    keywords = f.keywords
     q_lengths, kv_lengths, q_packed, k_packed, seed = common[7:12]
     q, plan = common[0], _plan_of(common)
     if q.is_cuda:
+        if f.has_tables and torch.cuda.is_current_stream_capturing():
+            _captured.add(plan)
         workspace = torch.empty(plan.workspace(map), dtype=torch.uint8, device=q.device)
         stream = torch.cuda.current_stream(q.device).cuda_stream
         keywords = {"flags": flags, "workspace": workspace.data_ptr(), "stream": stream} | keywords

@@ -10,6 +10,7 @@ to scores has attention of its own, to which True and False would mean 1 and 0: 
 from __future__ import annotations
 
 import functools
+import operator
 from typing import Any, NamedTuple
 
 import torch
@@ -140,8 +141,11 @@ class Mask(Tensor):
             return Visible({"attn_mask": self.dense})
         features = self._distance_features()
         if self.pattern.is_packed:
-            packed = self._packed()
-            return Visible({"attn_mask": self.dense}) if packed is None else Visible(features, packed)
+            lists = self._lists_of_sequences()
+            if lists is None:
+                return Visible({"attn_mask": self.dense})
+            features["longest"] = [max(map(operator.sub, ends[1:], ends)) for ends in lists]
+            return Visible(features, tuple(torch.tensor(ends, device=self.device) for ends in lists))
         if self.shift and features:
             features["q_offset"] = self.shift
         return Visible(features | self._padding_features())
@@ -162,8 +166,9 @@ class Mask(Tensor):
             return {"kv_lengths": lengths}
         return {"attn_mask": self.padding[:, None, None, :]}
 
-    def _packed(self) -> tuple[Tensor, Tensor] | None:
-        """The offsets of the sequences that the mask cuts the batch into; None if they cannot say what it hides."""
+    def _lists_of_sequences(self) -> tuple[list[int], list[int]] | None:
+        """The offsets, of queries and of keys, of the sequences that the mask cuts the batch into; None if they cannot
+        say what it hides."""
         batch, _, n, n_k = self.shape
         if n != n_k or self.shift != 0 or n == 0:
             return None
@@ -172,9 +177,8 @@ class Mask(Tensor):
             return None
         starts = [*first.flatten().nonzero().flatten().tolist(), batch * n]
         if self.padding is None or self.padding.all():
-            return (torch.tensor(starts),) * 2
-        lists = _without_padding(starts, self.padding.flatten().tolist())
-        return None if lists is None else (torch.tensor(lists[0]), torch.tensor(lists[1]))
+            return starts, starts
+        return _without_padding(starts, self.padding.flatten().tolist())
 
     def _first_of_sequences(self, batch: int, n: int) -> Tensor | None:
         """[batch, n]: True at the first position of each sequence; None if a sequence is not one interval of

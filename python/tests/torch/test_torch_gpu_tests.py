@@ -12,7 +12,7 @@ from attngrad import _core
 RUN = pathlib.Path(__file__).parents[2] / "gpu_tests" / "run.py"
 
 
-@pytest.mark.parametrize("file", ["test_examples.py", "test_torch.py", "test_torch_transforms.py"])
+@pytest.mark.parametrize("file", ["test_examples.py", "test_torch.py", "test_torch_transforms.py", "test_transformers.py"])
 def test_on_the_cpu(file):
     environment = os.environ | {"ATTNGRAD_TEST_DEVICE": "cpu"}
     command = [sys.executable, str(RUN), _core.__file__, file]

@@ -113,7 +113,7 @@ def test_left_padding_is_one_mask_for_all_queries():
 def test_packed_sequences():
     visible = make_mask(B, N, N, 0, 0, functions()["packed"]).visible
     assert all(x.tolist() == [0, 4, 12, 15, 22, 24] for x in visible.packed)
-    assert visible.keywords == {"is_causal": True}
+    assert visible.keywords == {"is_causal": True, "longest": [8, 8]}
 
 
 def test_chunks_are_packed_sequences():

@@ -44,11 +44,19 @@ template <class Number> struct output_row {
     }
 };
 
-/* Has the row an output? Not if it sees no key: its L is then the sink's logit, or minus infinity without a sink. */
+/* Has the row an output? Not if it sees no key, or none that counts: its L is then the sink's logit, or minus infinity
+ * without a sink. */
 VERB bool has_output(const agi_cuda_params &p, int h, double L)
 {
     return L != -INFINITY && (p.a.sink.data == nullptr ||
                               L != load_number<double>(p.aux_dtype, p.a.sink.data, h * p.a.sink.strides[1]));
+}
+
+/* What an output of zeros gives, where the caller's dO may be NaN: nothing. Keys that weigh too little beside a sink to
+ * change L give what they are. */
+VERB double of_output(bool output, double sum)
+{
+    return output || sum == sum ? sum : 0;
 }
 
 /* mu of a row that sees no key; what the caller gives for it may be NaN. */
@@ -150,9 +158,9 @@ VERB void store_statistics(const agi_cuda_params &p, const head_place &x, int ro
     real *const to = (real *)stats_of_head<real>(p, x) + (int64_t)row * AGI_CUDA_STATS;
     to[0] = L == -INFINITY ? (real)INFINITY : (real)L;
     to[1] = fabs(L) < INFINITY ? (real)(L - (double)to[0]) : 0;
-    to[2] = there ? (real)((output ? sum.D : 0) - row_number(p.a.d_lse, x, row)) : 0;
+    to[2] = there ? (real)(of_output(output, sum.D) - row_number(p.a.d_lse, x, row)) : 0;
     to[3] = (real)(!there ? 0 : output ? row_number(p.a.mu, x, row) : sink_tangent(p, x.h));
-    to[4] = there ? (real)((output ? sum.tD : 0) - row_number(p.a.td_lse, x, row)) : 0;
+    to[4] = there ? (real)(of_output(output, sum.tD) - row_number(p.a.td_lse, x, row)) : 0;
     to[5] = to[6] = to[7] = 0;
 }
 
