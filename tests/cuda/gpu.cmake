@@ -14,7 +14,7 @@ function(add_gpu_test part name)
     set_tests_properties(${ATTNGRAD_TEST_PREFIX}gpu_${name} PROPERTIES LABELS "gpu;${part}" TIMEOUT 300)
 endfunction()
 
-# The tests of the maps on copies of their arrays in the GPU's memory. The long ones first; of random_problems half.
+# The tests of the maps on copies of their arrays in the GPU's memory. The long ones first; of random_problems a fifth.
 foreach(name random_problems invariant error_rule low_precision feature_pairs_bf16 feature_pairs_f32 strides
         bad_values empty_rows extremes finite_differences given_d given_o identities jvp_jvp low_halves low_halves_calls
         merge offsets packed)

@@ -7,8 +7,8 @@
 #include "feature_pairs.h"
 
 enum {
-    PROBLEMS = 1000,
-    IN_A_SHORT_RUN = 200,
+    PROBLEMS = 600,
+    IN_A_SHORT_RUN = 120,
     ON_SLOW_ONES = 100, /* processors that qemu emulates */
     SEED = 20,
     LARGE_EACH = 20
