@@ -16,10 +16,10 @@ int64_t agi_hopper_most_visits(const ag_problem *p, int64_t tile)
     return agi_cuda_divide_up(p->q_len, tile) + 1;
 }
 
-/* Of all blocks and heads of a mask. */
-static int64_t visits_of_mask(const ag_problem *p, int64_t tile)
+/* Of all blocks of so many sequences and of all heads of the mask. */
+static int64_t visits_of_mask(const ag_problem *p, int64_t sequences, int64_t tile)
 {
-    return agi_saturating_product(p->batch, p->mask_size[1], agi_hopper_key_blocks(p),
+    return agi_saturating_product(sequences, p->mask_size[1], agi_hopper_key_blocks(p),
                                   agi_hopper_most_visits(p, tile));
 }
 
@@ -39,9 +39,7 @@ static int64_t ring_sums(const ag_problem *p, int64_t tile)
  * a batch has the same kernels packed and padded. */
 static bool lists_fit(const ag_problem *p, agi_hopper_choice choice)
 {
-    const int64_t blocks = agi_hopper_key_blocks(p), steps = agi_hopper_most_visits(p, choice.tile);
-    const int64_t visits =
-        choice.features & AGI_HAS_MASK ? agi_saturating_product(p->mask_size[1], blocks, steps, 1) : 0;
+    const int64_t visits = choice.features & AGI_HAS_MASK ? visits_of_mask(p, 1, choice.tile) : 0;
     const int64_t queries = agi_cuda_divide_up(p->q_len, choice.tile) * choice.tile;
     const int64_t numbers_of_visit = (int64_t)(sizeof(agi_hopper_visit) / sizeof(float));
     return visits <= agi_saturating_product(p->heads, queries, ring_channels(p), 1) / numbers_of_visit +
@@ -81,7 +79,7 @@ static void lay_out_ring(agi_cuda_layout *x, agi_arena *arena, const ag_plan *pl
     x->ring_sums = agi_take(arena, ring_sums(p, choice.tile), sizeof(float));
     x->ring_passes = agi_take(arena, agi_saturating_product(tiles, 2, 1, 1) + 1, sizeof(int32_t));
     if (choice.features & AGI_HAS_MASK) {
-        x->ring_visits = agi_take(arena, visits_of_mask(p, choice.tile), sizeof(agi_hopper_visit));
+        x->ring_visits = agi_take(arena, visits_of_mask(p, p->batch, choice.tile), sizeof(agi_hopper_visit));
     }
     if (map == AGI_VJP_JVP && agi_has(p, AG_TABLE)) {
         x->relative_tangents =

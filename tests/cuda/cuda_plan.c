@@ -302,20 +302,10 @@ static void workspace_of_tables(void)
 }
 
 /* A plan takes the table sm90 on a device with at least 64 multiprocessors; on others it is refused if ATTNGRAD_ISA
- * names it. Problems without a kernel in it run on the portable ones; the plan's description says so. */
-static void table_of_hopper(void)
+ * names it. */
+static void devices_of_hopper(void)
 {
     ag_plan *plan = NULL;
-    struct device_call x;
-    forward_by("q65 k65 d16 bf16", "forward_bf16_d32_plain",
-               "cuda, sm80, float32 inside, device 0, Fake GPU 0, det");
-    setenv("ATTNGRAD_ISA", "sm90", 1);
-    if (!AGI_CUDA_HAS_HOPPER) {
-        CHECK_STATUS(make_cuda_plan(&plan, "q65 d16 bf16", 1), AG_UNSUPPORTED);
-        message_has("ATTNGRAD_ISA", "not built into this library");
-        unsetenv("ATTNGRAD_ISA");
-        return;
-    }
     unsetenv("ATTNGRAD_ISA");
     atomic_store(&fake_state()->processors, 64);
     forward_by("q65 k65 d16 bf16", "hopper_forward_fine_bf16_d64", "cuda, sm90, ");
@@ -325,13 +315,29 @@ static void table_of_hopper(void)
     CHECK_STATUS(make_cuda_plan(&plan, "q65 d16 bf16", 1), AG_UNSUPPORTED);
     message_has("options.isa", "Fake GPU 0, has 63 multiprocessors: the kernels of sm90 need 64");
     atomic_store(&fake_state()->processors, 64);
+    atomic_store(&fake_state()->capability[1], 80);
+    CHECK_STATUS(make_cuda_plan(&plan, "q65 d16 bf16", 2), AG_UNSUPPORTED);
+    message_has("options.isa", "compute capability 8.0");
+    atomic_store(&fake_state()->capability[1], 90);
+}
+
+/* Without score features, by head size and dtype. */
+static void plain_of_hopper(void)
+{
     forward_by("q65 k65 d16 bf16", "hopper_forward_fine_bf16_d64",
                "cuda, sm90, float32 inside, device 0, Fake GPU 0, wgmma in forward, vjp, jvp and vjp_jvp, "
                "deterministic");
     forward_by("q65 k65 d16 f16 causal", "hopper_forward_fine_f16_d64", "wgmma in forward");
     forward_by("q65 k5000 d16 f16 causal", "hopper_forward_f16_d64", "wgmma in forward");
+    forward_by("q65 k65 d16 f32", "hopper_forward_f32_d64", "Fake GPU 0, wgmma in forward, det");
+    forward_by("q65 k65 d16 f32 softcap=5", "forward_f32_d32_full", "Fake GPU 0, det");
     described_as("q65 k65 d129 f16 causal", "Fake GPU 0, wgmma in forward and vjp, det");
     described_as("q65 k65 d129 f16 bias", "Fake GPU 0, det");
+}
+
+/* Each set of score features; what has no set runs on the portable kernels. */
+static void features_of_hopper(void)
+{
     forward_by("q65 k65 d16 bf16 softcap=5", "hopper_forward_bf16_d64_softcap",
                "Fake GPU 0, wgmma in forward, vjp, jvp and vjp_jvp with softcap, deterministic");
     forward_by("q65 k65 d16 f16 alibi", "hopper_forward_f16_d64_relative",
@@ -342,6 +348,15 @@ static void table_of_hopper(void)
     described_as("q65 k65 d100 f16 bias mask",
                  "wgmma in forward, vjp, jvp, vjp_jvp and dbias with bias_mask, det");
     described_as("q65 k65 d100 f16 bias=bh1k", "wgmma in forward, vjp, jvp and vjp_jvp with bias, det");
+    described_as("q65 k65 d128 bf16 bias dropout=0.1",
+                 "wgmma in forward, vjp, jvp, vjp_jvp and dbias with dropout_bias, det");
+    forward_by("q65 k65 d16 bf16 softcap=5 alibi", "forward_bf16_d32_full",
+               "cuda, sm90, float32 inside, device 0, Fake GPU 0, det");
+    forward_by("q65 k65 d16 bf16 softcap=300", "forward_bf16_d32_full", "Fake GPU 0, det");
+}
+
+static void masks_of_hopper(void)
+{
     forward_by("q65 k65 d16 bf16 mask", "hopper_classes", "vjp, jvp and vjp_jvp with mask, det");
     forward_by("q65 k65 d16 bf16 mask", "hopper_live", "vjp, jvp and vjp_jvp with mask, det");
     described_as("q65 k65 d128 bf16 mask", "wgmma in forward, vjp, jvp and vjp_jvp with mask, det");
@@ -351,31 +366,49 @@ static void table_of_hopper(void)
     described_as("b64 h1 q32768 k32768 d64 bf16 mask=11qk", "vjp_jvp with mask, det");
     vjp_with_masks();
     workspace_of_tables();
-    described_as("q65 k65 d128 bf16 bias dropout=0.1",
-                 "wgmma in forward, vjp, jvp, vjp_jvp and dbias with dropout_bias, det");
-    forward_by("q65 k65 d16 bf16 softcap=5 alibi", "forward_bf16_d32_full",
-               "cuda, sm90, float32 inside, device 0, Fake GPU 0, det");
-    forward_by("q65 k65 d16 bf16 softcap=300", "forward_bf16_d32_full", "Fake GPU 0, det");
+}
+
+static void few_queries_of_hopper(void)
+{
     forward_by("q8 k8 d16 bf16", "forward_short_bf16_d32", "Fake GPU 0, det");
-    second_order_of_hopper();
     forward_by("q1 k600 d16 bf16", "decode_bf16_d32", "Fake GPU 0, det");
     forward_by("q4 k600 d16 bf16", "decode_bf16_d32", "Fake GPU 0, wgmma in vjp, jvp and vjp_jvp, det");
     forward_by("q4 k600 d16 bf16", "join_f32", "wgmma in vjp");
     forward_by("q17 k600 d16 bf16", "hopper_forward_fine_bf16_d64", "wgmma in forward");
     forward_by("q4 k600 d16 f32", "decode_f32_d32", "Fake GPU 0, det");
-    forward_by("q65 k65 d16 f32", "hopper_forward_f32_d64", "Fake GPU 0, wgmma in forward, det");
-    forward_by("q65 k65 d16 f32 softcap=5", "forward_f32_d32_full", "Fake GPU 0, det");
+}
+
+static void failed_tensor_map(void)
+{
+    struct device_call x;
     call_begin(&x, "q65 k65 d16 bf16", 0);
     fake_fails("cuTensorMapEncodeTiled", FAKE_INVALID_IMAGE);
     CHECK_STATUS(call_forward(&x, NULL), AG_DEVICE);
     message_has("", "a tensor map: CUDA_ERROR_INVALID_IMAGE");
     fake_fails(NULL, 0);
     call_end(&x);
-    atomic_store(&fake_state()->capability[1], 80);
-    CHECK_STATUS(make_cuda_plan(&plan, "q65 d16 bf16", 2), AG_UNSUPPORTED);
-    message_has("options.isa", "compute capability 8.0");
-    atomic_store(&fake_state()->capability[1], 90);
-    atomic_store(&fake_state()->processors, 8);
+}
+
+/* Which kernels a plan takes, and what its description says of them. */
+static void table_of_hopper(void)
+{
+    ag_plan *plan = NULL;
+    forward_by("q65 k65 d16 bf16", "forward_bf16_d32_plain",
+               "cuda, sm80, float32 inside, device 0, Fake GPU 0, det");
+    setenv("ATTNGRAD_ISA", "sm90", 1);
+    if (AGI_CUDA_HAS_HOPPER) {
+        devices_of_hopper();
+        plain_of_hopper();
+        features_of_hopper();
+        masks_of_hopper();
+        second_order_of_hopper();
+        few_queries_of_hopper();
+        failed_tensor_map();
+        atomic_store(&fake_state()->processors, 8);
+    } else {
+        CHECK_STATUS(make_cuda_plan(&plan, "q65 d16 bf16", 1), AG_UNSUPPORTED);
+        message_has("ATTNGRAD_ISA", "not built into this library");
+    }
     unsetenv("ATTNGRAD_ISA");
 }
 

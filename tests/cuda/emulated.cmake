@@ -68,11 +68,16 @@ function(add_cuda_program name)
     attngrad_flags(${name})
 endfunction()
 
+# add_sampled_test(PROGRAM STEP): in `make test` one of STEP of its problems, in `make test-all` all of them. A prime, so
+# that a sample has every kind of number.
+function(add_sampled_test program step)
+    set(sample sh ${CMAKE_CURRENT_SOURCE_DIR}/cuda/sample.sh ${PROJECT_SOURCE_DIR})
+    add_attngrad_test(${program} ${sample} ${step} $<TARGET_FILE:${program}>)
+    add_long_test(${program} ${sample} 1 $<TARGET_FILE:${program}>)
+endfunction()
+
 add_cuda_program(cuda_emulated cuda/emulated_problems.c)
-add_attngrad_test(cuda_emulated sh ${CMAKE_CURRENT_SOURCE_DIR}/cuda/sample.sh ${PROJECT_SOURCE_DIR} 61
-    $<TARGET_FILE:cuda_emulated>)
-add_long_test(cuda_emulated sh ${CMAKE_CURRENT_SOURCE_DIR}/cuda/sample.sh ${PROJECT_SOURCE_DIR} 1
-    $<TARGET_FILE:cuda_emulated>)
+add_sampled_test(cuda_emulated 61)
 
 add_cuda_program(cuda_faults cuda/emulated_faults.c)
 add_attngrad_test(cuda_faults $<TARGET_FILE:cuda_faults>)
@@ -111,16 +116,9 @@ add_attngrad_test(cuda_float32_floor $<TARGET_FILE:cuda_float32_floor>)
 
 # The table sm90: its kernels by the error rule, and the faults that must be found.
 add_cuda_program(cuda_hopper_emulated cuda/hopper_problems.c)
-add_attngrad_test(cuda_hopper_emulated sh ${CMAKE_CURRENT_SOURCE_DIR}/cuda/sample.sh ${PROJECT_SOURCE_DIR} 3
-    $<TARGET_FILE:cuda_hopper_emulated>)
-add_long_test(cuda_hopper_emulated sh ${CMAKE_CURRENT_SOURCE_DIR}/cuda/sample.sh ${PROJECT_SOURCE_DIR} 1
-    $<TARGET_FILE:cuda_hopper_emulated>)
+add_sampled_test(cuda_hopper_emulated 3)
 add_cuda_program(cuda_hopper_random cuda/hopper_random.c)
-# A prime: so that a sample has every kind of number.
-add_attngrad_test(cuda_hopper_random sh ${CMAKE_CURRENT_SOURCE_DIR}/cuda/sample.sh ${PROJECT_SOURCE_DIR} 13
-    $<TARGET_FILE:cuda_hopper_random>)
-add_long_test(cuda_hopper_random sh ${CMAKE_CURRENT_SOURCE_DIR}/cuda/sample.sh ${PROJECT_SOURCE_DIR} 1
-    $<TARGET_FILE:cuda_hopper_random>)
+add_sampled_test(cuda_hopper_random 13)
 add_attngrad_test(cuda_hopper_invariant ${CMAKE_COMMAND} -E env EMULATED_HOPPER=1 AG_TEST_COUNT=20
     $<TARGET_FILE:cuda_invariant>)
 add_cuda_program(cuda_hopper_faults cuda/hopper_faults.c)

@@ -177,7 +177,7 @@ static int count_wrong_of(const struct prepared *problem, uint64_t results)
 {
     return count_wrong(&problem->truth, &problem->x, results, problem->text, false);
 }
-static void unprepare(struct prepared *problem)
+static void destroy_prepared(struct prepared *problem)
 {
     agc_error_truth_destroy(&problem->truth);
     agc_arrays_destroy(&problem->x);
@@ -233,7 +233,7 @@ static void check_part(const struct part *part)
         CHECK((found > 0) == (fault > 0), "%s: %s: %d problems found something", part->name, name, found);
     }
     for (int n = 0; n < N_PROBLEMS; n++) {
-        unprepare(&problems[n]);
+        destroy_prepared(&problems[n]);
     }
 }
 
@@ -298,8 +298,8 @@ static void check_set_faults(const char *set, uint32_t features, const char *tex
     if (features & (AGI_HAS_BIAS | AGI_HAS_RELATIVE)) {
         check_feature_fault(&one, set, WRONG_TANGENT, "hopper_jvp");
     }
-    unprepare(&one);
-    unprepare(&two);
+    destroy_prepared(&one);
+    destroy_prepared(&two);
 }
 static void check_feature_faults(void)
 {
@@ -326,7 +326,7 @@ static void check_second_class_faults(const char *text)
         CHECK((wrong > 0) == !right, "'%s', classes of kind %d: %d results of vjp_jvp are out of the rule",
               text, kind, wrong);
     }
-    unprepare(&problem);
+    destroy_prepared(&problem);
 }
 
 /* The same in forward and vjp. Tiles of forward have two of them, so it need not see each fault; at head sizes above 64
@@ -349,7 +349,7 @@ static void check_class_faults(void)
               "classes of kind %d: %d results of forward and %d of vjp are out of the rule", kind, of_forward,
               of_vjp);
     }
-    unprepare(&problem);
+    destroy_prepared(&problem);
 }
 
 /* vjp or vjp_jvp with lists of steps that are wrong in this way, in a process of its own: blocks may wait for ever. dQ
@@ -392,7 +392,7 @@ static void check_visit_faults(bool second)
               second ? "vjp_jvp" : "vjp", kind, found);
     }
     for (int n = 0; n < 2; n++) {
-        unprepare(&problems[n]);
+        destroy_prepared(&problems[n]);
     }
 }
 
