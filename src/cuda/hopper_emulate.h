@@ -527,4 +527,4 @@ inline void emulate_hopper_exchange(unsigned block)
 inline const bool emulate_hopper =
     (emu_verbs = {emulate_hopper_begin, emulate_hopper_land, emulate_hopper_exchange}, true);
 
-#include "cuda/hopper_emulate_products.h" /* which needs the state above */
+#include "cuda/hopper_emulate_products.h"

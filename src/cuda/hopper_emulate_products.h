@@ -1,7 +1,6 @@
 /* The products of a warpgroup on the processor: operands from exchanged chunks of shared memory or from registers, and
- * when they are read. Part of hopper_emulate.h. */
+ * when they are read. Part of hopper_emulate.h, which includes it after the state that it needs. */
 #pragma once
-#include "cuda/hopper_emulate.h"
 
 struct operand_tile {
     uint32_t low, high;
