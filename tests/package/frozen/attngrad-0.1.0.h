@@ -228,7 +228,8 @@ enum {
  *     graph. A fault on the device is reported by a later call, as AG_DEVICE.
  *   - The calling thread's current context is used if it is on the plan's device, else the device's primary context.
  *     A plan with buckets or slopes has copies of them in the context that it was made in, and runs in that one only.
- *     It cannot be made while a stream of the thread is being captured.
+ *     It cannot be made while a stream of the thread is being captured, and must live as long as a graph that was
+ *     captured from its calls.
  *   - ag_exec.run, ag_exec.poll and ag_trace are refused; options.threads has no effect.
  *   - At most 2^28 - 512 queries and keys, of a sequence or packed, and 2^31 - 1 heads: else AG_UNSUPPORTED.
  *   - The same inputs give the same bits on every device with the same table of kernels and the same limit of shared
