@@ -3,6 +3,7 @@
  * a sink, lse = s_h, mu = ts_h; through it only the sink has derivatives. Nothing may become NaN, even
  * if the queries, cotangents and tangents of such rows, the keys and values that no query sees and
  * the biases of masked pairs are all NaN; nor if the o, to, mu and smu that a map is given are NaN in such rows. */
+#include "check/error_rule.h"
 #include "device.h"
 #include "visible.h"
 
@@ -383,8 +384,48 @@ static void a_sink_that_takes_nothing(void)
     agc_arrays_destroy(&without);
 }
 
+/* Minus infinity in a table hides the pairs at its distances: here those of a query and the key at its own position,
+ * the only one that the first query sees if causal. */
+static void a_table_that_hides(const char *text)
+{
+    struct error_entry entries[T_COUNT];
+    struct arrays x;
+    int count = 0;
+    make_arrays(&x, text, NULL, 23);
+    double *table = test_read(&x, T_TABLE);
+    for (int64_t e = 0; e < x.count[T_TABLE]; e++) {
+        const int64_t column = e % x.size[T_TABLE][3];
+        const int64_t own = x.buckets != NULL ? x.buckets[x.p->table_radius] : x.p->table_radius;
+        table[e] = column == own ? -INFINITY : table[e];
+    }
+    agc_arrays_write(&x, T_TABLE, table);
+    free(table);
+    CHECK_OK(agc_arrays_run_all(&x));
+    no_output_is_nan(&x, text);
+    CHECK(check_unseen(&x, text) > 0, "'%s' has no row that sees nothing: it tests nothing", text);
+    CHECK_OK(agc_arrays_run(&x, AG_MAP_FORWARD)); /* jvp wrote lse and o last */
+    check_unseen(&x, text);
+    CHECK_OK(agc_error_rule(&x, 1, entries, &count));
+    for (int n = 0; n < count; n++) {
+        CHECK(agc_error_entry_passed(&entries[n]), "'%s': %s: error %.2e of %.2e", text,
+              agc_tensor_info[entries[n].t].name, entries[n].error, entries[n].limit);
+    }
+    agc_arrays_destroy(&x);
+}
+
+static void tables_that_hide(void)
+{
+    a_table_that_hides("b2 h2 q6 k7 d4 dv3 f64 causal table=2");
+    a_table_that_hides("b2 h4 kv2 q20 k30 d16 f32 window=0,0 table=3 sink");
+    a_table_that_hides("b2 h2 q40 k70 d32 bf16 causal table=9,shared");
+    a_table_that_hides("b2 h4 kv2 q70 k90 d64 bf16 causal table=40 sink");
+    a_table_that_hides("h2 q150 k140 d128 f16 causal alibi table=200");
+    a_table_that_hides("h2 q1 k300 d64 bf16 causal table=4 sink");
+}
+
 int main(void)
 {
+    tables_that_hide();
     rows_that_see_nothing();
     tiles_that_see_nothing();
     sizes_of_zero();

@@ -370,6 +370,34 @@ static void keys_beside_a_sink(const char *text, double sink)
     agc_arrays_destroy(&x);
 }
 
+/* Scores of 1e8 and beyond leave a sink of 1 all or nothing: with values of one, rows of O and tO are ones or zeros. */
+static void a_sink_beside_huge_scores(const char *text)
+{
+    static const enum tensor ones[] = {T_V, T_TV}, zeros[] = {T_TQ, T_TK}, outputs[] = {T_O, T_TO};
+    struct arrays x;
+    make_arrays(&x, text, NULL, 8);
+    set_all(&x, T_SINK, 1);
+    for (int n = 0; n < 2; n++) {
+        set_all(&x, ones[n], 1);
+        set_all(&x, zeros[n], 0);
+    }
+    CHECK_OK(agc_arrays_run(&x, AG_MAP_FORWARD));
+    CHECK_OK(agc_arrays_run(&x, AG_MAP_JVP));
+    for (int n = 0; n < 2; n++) {
+        double *got = test_read(&x, outputs[n]);
+        bool sees[2] = {false, false};
+        for (int64_t e = 0; e < x.count[outputs[n]]; e++) {
+            const bool takes = got[e] > 0.5;
+            sees[takes] = true;
+            CHECK(fabs(got[e] - takes) < 0.01, "'%s': %s element %d is %g", text,
+                  agc_tensor_info[outputs[n]].name, (int)e, got[e]);
+        }
+        CHECK(sees[true], "'%s': no key takes anything: it tests nothing", text);
+        free(got);
+    }
+    agc_arrays_destroy(&x);
+}
+
 static void all_sinks(void)
 {
     static const double sizes[] = {1e9, 3e10, 1e11, 1e30, 3e38, 1.5e308};
@@ -380,6 +408,11 @@ static void all_sinks(void)
     sinks_of_any_size("h1 q70 k2100 d32 bf16 aux=f32 sink", sizes, SIZES - 1);
     sinks_of_any_size("h2 q40 k60 d16 f64 sink causal", sizes, SIZES);
     sinks_of_any_size("h2 q9 k2100 d8 f64 sink", sizes, SIZES);
+    a_sink_beside_huge_scores("h2 q20 k40 d16 f32 sink scale=3e7");
+    a_sink_beside_huge_scores("h2 q1 k600 d64 f32 sink scale=1e7");
+    a_sink_beside_huge_scores("h2 kv1 q70 k90 d64 bf16 sink scale=1.5e7");
+    a_sink_beside_huge_scores("h1 q20 k40 d128 f16 sink scale=1e7 causal");
+    a_sink_beside_huge_scores("h2 q20 k40 d16 f64 sink scale=1e8");
     keys_beside_a_sink("h2 q20 k40 d16 f32 sink", 25);
     keys_beside_a_sink("h2 q20 k40 d16 f32 sink mask=11qk", 25);
     keys_beside_a_sink("h2 q1 k600 d64 f32 sink", 25);

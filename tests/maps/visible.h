@@ -27,7 +27,7 @@ static inline int64_t key_position(const struct arrays *x, int64_t b, int64_t j)
     return j + agc_arrays_k_offset(x, b);
 }
 
-/* Decided by position and mask alone; a bias of minus infinity may mask more pairs. */
+/* Decided by position and mask alone; minus infinity in a bias or a table may mask more pairs. */
 static inline int visible_before_bias(const struct arrays *x, int64_t b, int64_t h, int64_t i, int64_t j)
 {
     const ag_problem *p = x->p;
@@ -44,10 +44,19 @@ static inline int visible_before_bias(const struct arrays *x, int64_t b, int64_t
            ((const uint8_t *)x->data[T_MASK])[agc_arrays_index(x, T_MASK, b, h, i, j)] != 0;
 }
 
+static inline int is_hidden_by_table(const struct arrays *x, int64_t b, int64_t h, int64_t i, int64_t j)
+{
+    const int64_t R = x->p->table_radius, distance = key_position(x, b, j) - query_position(x, b, i);
+    const int64_t entry = (distance < -R ? -R : distance > R ? R : distance) + R;
+    return value_at(x, T_TABLE, 0, x->p->table_heads == 1 ? 0 : h, 0,
+                    x->buckets != NULL ? x->buckets[entry] : entry) == -(double)INFINITY;
+}
+
 static inline int visible(const struct arrays *x, int64_t b, int64_t h, int64_t i, int64_t j)
 {
     return visible_before_bias(x, b, h, i, j) &&
-           !((x->p->flags & AG_BIAS) && value_at(x, T_BIAS, b, h, i, j) == -(double)INFINITY);
+           !((x->p->flags & AG_BIAS) && value_at(x, T_BIAS, b, h, i, j) == -(double)INFINITY) &&
+           !((x->p->flags & AG_TABLE) && is_hidden_by_table(x, b, h, i, j));
 }
 
 #endif

@@ -535,6 +535,21 @@ template <class T> struct forward_consumer {
     {
         return row + 8 * half < at->s.n_q;
     }
+    /* Does the table leave row r a key? Looked at only where keys weigh nothing beside the sink. */
+    VERB bool has_terms(int r) const
+    {
+        if constexpr ((T::FEATURES & AGI_HAS_RELATIVE) != 0) {
+            const float *const terms =
+                relative_at<false>(f.p, f.x, {at->s, at->h, r, 0}) - fragment_column(0);
+            const int to = min(r + at->s.high + 1, at->s.n_k);
+            int j = max(r + at->s.low, 0);
+            while (j < to && terms[j] == -INFINITY) {
+                j++;
+            }
+            return j < to;
+        }
+        return true;
+    }
     /* L = ln2 (u + log2 l), freed of what rounding the rate did to m; if the keys change nothing of the sink's weight,
      * the sink's. Of four threads with the same rows two store one each. */
     VERB void store_lse() const
@@ -554,7 +569,7 @@ template <class T> struct forward_consumer {
         const bool has_lse = exists(half) && (l != 0 || !by_keys);
         store_row(f.p, f.p.a.lse, AG_ACC_LSE, {at->s, at->h}, r,
                   !has_lse     ? -(double)INFINITY
-                  : L == logit ? lse_of_sink(logit, sees)
+                  : L == logit ? lse_of_sink(logit, sees && (by_keys || has_terms(r)))
                                : L);
     }
 

@@ -210,12 +210,13 @@ template <class T, int MATRICES> struct query_consumer {
         begin_rows();
     }
 
-    /* Of a sink s in a row whose maximum m it is. */
+    /* Of a sink s in a row whose maximum is m. A huge m that is not the sink's leaves it nothing. */
     static VERB float sink_weight(float s, float m, float raise)
     {
-        return exp2_fast(is_huge(m) ? 0 : fmaf(s, LOG2_E, -exponent(m, raise)));
+        const float of_huge = fmaxf(s, LOWEST) >= m ? 0 : LOWEST;
+        return exp2_fast(is_huge(m) ? of_huge : fmaf(s, LOG2_E, -exponent(m, raise)));
     }
-    /* A maximum for which u is rounded by more than weights can take: only sinks are so large. */
+    /* A maximum for which u is rounded by more than weights can take. */
     static VERB bool is_huge(float m)
     {
         return fabsf(m) > 0x1p28f;
