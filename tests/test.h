@@ -70,6 +70,12 @@ static inline int test_count(int usual)
     return count > 0 && count < usual ? count : usual;
 }
 
+/* Is this an emulated processor or GPU, on which AG_TEST_COUNT asks for little? */
+static inline int test_is_slow(void)
+{
+    return test_count(1000) < 500;
+}
+
 /* Does the environment force the reference? It has no tiles and is slow: few rows show as much as many. */
 static inline int test_on_reference(void)
 {

@@ -1,6 +1,7 @@
 /* All checks on random problems over all features and dtypes, on each backend and instruction set, with one thread and
  * with two: small ones, and some of several tiles. If AG_TEST_COUNT is set, IN_A_SHORT_RUN of them from number
- * AG_TEST_FIRST on; if it is small, ON_SLOW_ONES, none of them large: feature_pairs has several tiles there. */
+ * AG_TEST_FIRST on, which must be chosen so that AMX takes some of them; if it is small, ON_SLOW_ONES, none of them
+ * large: feature_pairs has several tiles there. */
 #include "check/summary.h"
 #include "device.h"
 #include "every_isa.h"
